@@ -4,13 +4,16 @@ import sys
 import types
 
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.host_requests import MCPError, call_host, tool_error
+from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host, tool_error
 from mcp_bridge.guest.not_awaited import PendingCall, UnawaitedCalls
 from mcp_bridge.guest.values import blocks, jsontext
 from mcp_bridge.guest.values.arguments import normalise, spread
-from mcp_bridge.wire.annotations import Any, Callable, Iterator
+from mcp_bridge.wire.annotations import Any, Iterator
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
+
+OF_ANOTHER_LISTING = frozenset({"bad_arguments", "tool_changed", "unknown_tool"})
+"""Codes of calls that were refused, perhaps because the server lists its tools otherwise by now."""
 
 
 class Calls:
@@ -19,11 +22,23 @@ class Calls:
     Attributes:
         channel: Sends their requests.
         unawaited: Knows which of them were never awaited.
+        listings: The tools of each server, in each form.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.unawaited = UnawaitedCalls()
+        self.listings: list[_Tools] = []
+
+    def begin_cell(self, marks: dict[str, Any]) -> None:
+        """Begin a session's next cell: its calls are its own, and servers may list other tools than they did.
+
+        Args:
+            marks: A mark of the tools of each server, by its name.
+        """
+        self.unawaited.begin()
+        for tools in self.listings:
+            tools.forget_unless(marks.get(tools.server))
 
     def call(self, request: ToolCall, shown: str, depth: int) -> PendingCall:
         """A tool call that starts when it is awaited; `shown` and `depth` as in `UnawaitedCalls.track`."""
@@ -38,13 +53,20 @@ class Calls:
         try:
             return _value(self.channel.request(request), raw=request.raw)
         except (RequestError, LocalMessageError) as exc:
-            raise tool_error(request, exc) from None
+            raise self._error(request, exc) from None
 
     async def _run(self, request: ToolCall) -> Any:
         try:
             return _value(await self.channel.request_async(request), raw=request.raw)
         except (RequestError, LocalMessageError) as exc:
-            raise tool_error(request, exc) from None
+            raise self._error(request, exc) from None
+
+    def _error(self, request: ToolCall, exc: RequestError | LocalMessageError) -> ToolError:
+        error = tool_error(request, exc)
+        if error.code in OF_ANOTHER_LISTING:
+            for tools in self.listings:
+                tools.forget_if_of(request.server)
+        return error
 
 
 def _value(result: Any, *, raw: bool) -> Any:
@@ -55,66 +77,126 @@ def _value(result: Any, *, raw: bool) -> Any:
     return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))
 
 
+class UnknownToolError(Exception):
+    """A server has no such tool. Its text says what to write instead."""
+
+
 class _Tools:
-    """A server's tools as functions, listed on first use."""
+    """A server's tools as functions. They are listed on first use, and anew where something doesn't fit the listing."""
 
     def __init__(self, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
         self.server = server
-        self._alias = alias
-        self._calls = calls
-        self._blocking = blocking
+        self.alias = alias
+        self.calls = calls
+        self.blocking = blocking
         self._rows: dict[str, dict[str, Any]] | None = None
+        self._mark: Any = None
         self._functions: dict[str, Any] = {}
+        """By the tools' names."""
+        calls.listings.append(self)
 
     def known(self) -> list[str] | None:
         """The tools' aliases if they are listed already, else None."""
-        return None if self._rows is None else list(self._rows)
+        rows = self._rows
+        return None if rows is None else list(rows)
+
+    def forget_if_of(self, server: str) -> None:
+        """Have the tools listed anew on their next use, if they are those of the server of this name or alias."""
+        if server in {self.server, self.alias}:
+            self._rows = None
+
+    def forget_unless(self, mark: Any) -> None:
+        """Have the tools listed anew on their next use, unless the listing has this mark."""
+        if mark != self._mark:
+            self._rows = None
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The tools' rows by alias."""
+        rows = self._rows
+        if rows is None:
+            result = call_host(self.calls.channel, CatalogTools(self.server))
+            self._rows = rows = {row["alias"]: row for row in result["tools"]}
+            self._mark = result["mark"]
+            for row in result["tools"] if self._functions else ():
+                if row["name"] in self._functions:
+                    _describe(self._functions[row["name"]], row, self)
+        return rows
+
+    def current(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A tool's row as it is known now; the same if it isn't listed, or nothing is: the host tells what is wrong."""
+        try:
+            rows = self.rows()
+        except MCPError:
+            return row
+        found, name = rows.get(row["alias"]), row["name"]
+        if found is None or found["name"] != name:
+            found = next((each for each in rows.values() if each["name"] == name), row)
+        return found
+
+    def listed_anew(self, row: dict[str, Any]) -> dict[str, Any] | None:
+        """A tool's row as the server lists it by now, if it differs from this one; None if it doesn't."""
+        self._rows = None
+        current = self.current(row)
+        return None if current == row else current
+
+    def find(self, name: str) -> Any:
+        """The function with this alias or name.
+
+        Raises:
+            UnknownToolError: There is no such tool.
+        """
+        function = self._function(name)
+        if function is None and (meant := self._meant(name)) is not None:
+            raise UnknownToolError(self._unknown(name, meant))
+        if function is None:
+            # It wasn't there when the tools were listed.
+            self._rows = None
+            function = self._function(name)
+        if function is None:
+            raise UnknownToolError(self._unknown(name, []))
+        return function
 
     def unknown(self, name: str) -> str:
-        """The error message for an unknown tool."""
+        """The error message for a name that can't be a tool's."""
+        return self._unknown(name, self._meant(name) or [])
+
+    def _meant(self, name: str) -> list[str] | None:
+        """The tools that the host finds by the words of a name, and by its spelling; None if it is a tool's."""
+        try:
+            call_host(self.calls.channel, CatalogCheck(self.server, name, {}))
+        except MCPError as exc:
+            return list(exc.details.get("nearest") or [])
+        return None
+
+    def _function(self, name: str) -> Any:
+        rows = self.rows()
+        row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
+        if row is None:
+            return None
+        known = row["name"]
+        if known not in self._functions:
+            self._functions[known] = make_function(row, self)
+        return self._functions[known]
+
+    def _unknown(self, name: str, meant: list[str]) -> str:
+        """The error message for an unknown tool; `meant` are the tools that the host finds by the words of its name."""
         from mcp_bridge.guest.near_names import is_misspelt, near, nearest
 
         told = f"server {self.server!r} has no tool {name!r}"
-        alias, rows = self._alias, list(self.rows())
+        alias, rows = self.alias, self.rows()
+        known = list(rows)
         if name in CALLS:
-            return f"{told}; write: await {alias}.TOOL(...){nearest('', rows)}"
+            return f"{told}; write: await {alias}.TOOL(...){nearest('', known)}"
         if name.endswith(("Error", "Exception")):
             return f"{told}; a call that fails raises ToolError; write: from mcp import ToolError"
         if name in LISTS:
             return f"{told}; write: dir({alias}), or await runtime.list_tools({self.server!r})"
         if _is_pythons(alias, name):
             return f"{told}; Python's own {alias}.{name}: write import {alias} as python_{alias}"
-        if (close := near(name, rows)) and is_misspelt(name, close[0]):
-            return f"{told}{nearest(name, rows)}"
-        return f"{told}{self._meant(name) or nearest(name, rows)}"
-
-    def _meant(self, name: str) -> str:
-        """`; nearest: a, b`, the tools that the host finds by the words of a name, and by its spelling; or empty."""
-        try:
-            call_host(self._calls.channel, CatalogCheck(self.server, name, {}))
-        except MCPError as exc:
-            aliases = {row["name"]: alias for alias, row in self.rows().items()}
-            if close := exc.details.get("nearest"):
-                return f"; nearest: {', '.join(aliases.get(one, one) for one in close)}"
-        return ""
-
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The tools' rows by alias."""
-        if self._rows is None:
-            result = call_host(self._calls.channel, CatalogTools(self.server))
-            self._rows = {row["alias"]: row for row in result["tools"]}
-        return self._rows
-
-    def function(self, name: str) -> Any:
-        """The function with this alias or name; None if there is no such tool."""
-        rows = self.rows()
-        row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
-        if row is None:
-            return None
-        alias = row["alias"]
-        if alias not in self._functions:
-            self._functions[alias] = make_function(row, self.server, self._alias, self._calls, blocking=self._blocking)
-        return self._functions[alias]
+        if meant and not ((close := near(name, known)) and is_misspelt(name, close[0])):
+            aliases = {row["name"]: alias for alias, row in rows.items()}
+            return f"{told}; nearest: {', '.join(aliases.get(one, one) for one in meant)}"
+        return f"{told}{nearest(name, known)}"
 
 
 class ServerModule(types.ModuleType):
@@ -134,18 +216,18 @@ class ServerModule(types.ModuleType):
             if name == "__all__":
                 return list(tools.rows())
             raise AttributeError(name)
-        function = tools.function(name)
-        if function is None:
-            raise AttributeError(tools.unknown(name))
+        try:
+            function = tools.find(name)
+        except UnknownToolError as exc:
+            raise AttributeError(str(exc)) from None
         setattr(self, name, function)
         return function
 
     def __getitem__(self, name: str) -> Any:
-        tools: _Tools = self.__dict__["__bridge__"]
-        function = tools.function(name)
-        if function is None:
-            raise KeyError(tools.unknown(name))
-        return function
+        try:
+            return self.__dict__["__bridge__"].find(name)
+        except UnknownToolError as exc:
+            raise KeyError(str(exc)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__["__bridge__"].rows())
@@ -158,7 +240,10 @@ class ServerModule(types.ModuleType):
         return True
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.__dict__["__bridge__"].function(name) is not None
+        try:
+            return isinstance(name, str) and self.__dict__["__bridge__"].find(name) is not None
+        except UnknownToolError:
+            return False
 
     def __dir__(self) -> list[str]:
         return sorted(self.__dict__["__bridge__"].rows())
@@ -202,24 +287,21 @@ def show_asynchronous() -> None:
     inspect.iscoroutinefunction = iscoroutinefunction  # type: ignore[assignment]
 
 
-def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *, blocking: bool) -> Any:
+def make_function(row: dict[str, Any], tools: _Tools) -> Any:
     """A tool as a plain function, so that `help()` and `inspect.signature()` work, with an attribute `.raw`."""
-    shown = f"{alias}.{row['alias']}"
-    params = row["params"]
-
-    def check(arguments: dict[str, Any]) -> list[str]:
-        try:
-            return list(call_host(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
-        except MCPError as exc:
-            # Values that aren't JSON are reported as faults; other errors of the check are ignored.
-            return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
+    shown, calls = f"{tools.alias}.{row['alias']}", tools.calls
 
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
-        if not row["extra"]:
-            args, kwargs = spread(params, args, kwargs)
-        return ToolCall(server, row["name"], normalise(params, bind(shown, row, args, kwargs, check)), raw)
+        listed = tools.current(row)
+        bound, faults = bind(listed, args, kwargs)
+        if faults and (anew := tools.listed_anew(listed)) is not None:
+            listed = anew
+            bound, faults = bind(listed, args, kwargs)
+        if faults:
+            raise TypeError(refusal(shown, listed, faults + _faults_of_values(tools, listed, bound)))
+        return ToolCall(tools.server, row["name"], normalise(listed["params"], bound), raw)
 
-    if blocking:
+    if tools.blocking:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return calls.call_blocking(request(args, kwargs, raw=False))
@@ -235,16 +317,30 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
         def call_raw(*args: Any, **kwargs: Any) -> Any:
             return calls.call(request(args, kwargs, raw=True), shown + ".raw", 2)
 
-    for function in () if blocking else (call, call_raw):
+    for function in () if tools.blocking else (call, call_raw):
         function.__dict__[ASYNCHRONOUS] = True
-    for function, name, returns in ((call, row["alias"], row["returns"]), (call_raw, "raw", "dict[str, Any]")):
-        function.__name__ = name
-        function.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
-        function.__module__ = f"mcp.servers.{alias}"
-        function.__doc__ = row["doc"]
-        function.__signature__ = signature(params, returns, extra=row["extra"])  # type: ignore[attr-defined]
     call.raw = call_raw  # type: ignore[attr-defined]
+    _describe(call, row, tools)
     return call
+
+
+def _describe(function: Any, row: dict[str, Any], tools: _Tools) -> None:
+    """Give a tool's function the name, documentation and signature of its row."""
+    for made, name, returns in ((function, row["alias"], row["returns"]), (function.raw, "raw", "dict[str, Any]")):
+        made.__name__ = name
+        made.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
+        made.__module__ = f"mcp.servers.{tools.alias}"
+        made.__doc__ = row["doc"]
+        made.__signature__ = signature(row["params"], returns, extra=row["extra"])
+
+
+def _faults_of_values(tools: _Tools, row: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """What else is wrong with the arguments of a call that fails in any case."""
+    try:
+        return list(call_host(tools.calls.channel, CatalogCheck(tools.server, row["name"], arguments))["faults"])
+    except MCPError as exc:
+        # Values that aren't JSON are reported as faults; other errors of the check are ignored.
+        return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
 
 
 class _Omitted:
@@ -296,27 +392,33 @@ MAX_SHOWN_NAMES = 20
 """Maximum unexpected arguments that an error names."""
 
 
-def bind(
-    shown: str,
-    row: dict[str, Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    check: Callable[[dict[str, Any]], list[str]] = lambda _: [],
-) -> dict[str, Any]:
-    """Bind arguments and return them by their JSON names. `**{...}` accepts JSON names that aren't identifiers, too.
+def refusal(shown: str, row: dict[str, Any], faults: list[str]) -> str:
+    """The error message for a call that doesn't fit its tool, with the signature, so that the next one can fix it all.
 
     Args:
-        shown: The tool's name in errors.
+        shown: The tool's name.
+        row: The tool's row in the result of `catalog.tools`.
+        faults: All that is wrong with it.
+    """
+    signed = f"{row['alias']}{signature(row['params'], row['returns'], extra=row['extra'])}"
+    if len(signed) > MAX_SHOWN_SIGNATURE:
+        signed = f"{signed[:MAX_SHOWN_SIGNATURE]}… (all of it: help({shown}))"
+    return f"{shown}() {'; '.join(faults)}. It is {signed}"
+
+
+def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Bind arguments: those that fit, by their JSON names, and what is wrong with the others, in Python's words.
+
+    `**{...}` accepts JSON names that aren't identifiers, too.
+
+    Args:
         row: The tool's row in the result of `catalog.tools`.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        check: Returns the faults of some argument values; called only if the call fails in any case.
-
-    Raises:
-        TypeError: In Python's words, with all faults, the nearest names and the signature, so that the next call can
-            fix all of them.
     """
     params = row["params"]
+    if not row["extra"]:
+        args, kwargs = spread(params, args, kwargs)
     faults: list[str] = []
     if len(args) > len(params):
         faults.append(f"takes {len(params)} positional arguments but {len(args)} were given")
@@ -346,9 +448,4 @@ def bind(
     missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]
     if missing:
         faults.append(f"missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}")
-    if faults:
-        signed = f"{row['alias']}{signature(params, row['returns'], extra=row['extra'])}"
-        if len(signed) > MAX_SHOWN_SIGNATURE:
-            signed = f"{signed[:MAX_SHOWN_SIGNATURE]}… (all of it: help({shown}))"
-        raise TypeError(f"{shown}() {'; '.join([*faults, *check(bound)])}. It is {signed}")
-    return bound
+    return bound, faults

@@ -865,6 +865,8 @@ class Bridge:
         )
         if language is not None and job.dry_run:
             start = start._replace(is_dry=True)
+        if job.cell is not None:
+            start = start._replace(listings={row["name"]: self.catalog.mark(row["name"]) for row in servers})
         return start_line(start)
 
     async def run_program(

@@ -440,10 +440,12 @@ class Requests:
     async def _tools(self, server: str) -> dict[str, Any]:
         name = resolve(server, self._allowed)
         tools = await self._catalog.tools(name)
+        mark = self._catalog.mark(name)
         return {
             "server": name,
             "alias": self._allowed[name],
             "tools": await _rendered(describe.proxy_row, tools),
+            "mark": mark,
         }
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:

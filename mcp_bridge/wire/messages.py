@@ -69,6 +69,9 @@ class ExecutionStart(NamedTuple):
 
     With `has_inputs`, there are files that the operator hands in.
 
+    `listings` has a mark for the tools of each server, as `CatalogTools` gives it: with another one than a cell before
+    has seen, the server lists other tools by now. It is given for a cell.
+
     `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
     says that calls may be listed, and not made.
     """
@@ -84,6 +87,7 @@ class ExecutionStart(NamedTuple):
     language: str | None = None
     memory: int | None = None
     is_dry: bool = False
+    listings: dict[str, Any] | None = None
 
 
 class ExecutionInterrupt(NamedTuple):
@@ -193,7 +197,10 @@ class CatalogServers(NamedTuple):
 
 
 class CatalogTools(NamedTuple):
-    """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc}]}`: what a proxy is made from."""
+    """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc, extra}], "mark"}`.
+
+    It is what proxies are made from. A server that lists other tools has another mark.
+    """
 
     server: str
 

@@ -601,7 +601,7 @@ told(lambda: runtime.list_tools_sync("secret"))
 told(lambda: runtime.query_tool_docs_sync("secret"))
 import mcp_bridge.guest.proxies as p
 from mcp.servers import faulty
-calls = faulty.__dict__["__bridge__"]._calls
+calls = faulty.__dict__["__bridge__"].calls
 told(lambda: p.ServerModule("x", "secret", "secret", calls, blocking=True).echo("a"))
 print(await faulty.echo("mine"))
 """,

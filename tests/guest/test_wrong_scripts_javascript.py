@@ -24,9 +24,9 @@ ISSUE = tool(
 ROWS = [row for rows in TABLE.values() for row in rows]
 
 
-async def test_a_wrong_script_does_what_was_meant_or_is_told_what_to_write(both):
+async def test_a_wrong_script_does_what_was_meant_or_is_told_what_to_write(both, git_server):
     answers: dict[str, tuple[str, str]] = {}
-    async with both.open(faulty(), echoing(ISSUE, name="issues")) as bridge:
+    async with both.open(faulty(), echoing(ISSUE, name="issues"), git_server) as bridge:
         limiter = anyio.CapacityLimiter(AT_ONCE)
 
         async def run(code):

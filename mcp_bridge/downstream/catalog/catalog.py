@@ -99,6 +99,7 @@ class Catalog:
         vectors = IndexStore(state_dir / "catalog", "vectors") if state_dir else None
         self._meaning = None if embedder is None else MeaningSearch(embedder, vectors, fleet.start_soon)
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
+        self._changes: dict[str, int] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
         self._indexing = anyio.Lock()
@@ -167,6 +168,12 @@ class Catalog:
         await self._load(downstream)
         known = self._cached_tools(downstream)
         return await downstream.tools() if known is None else known
+
+    def mark(self, server: str) -> int:
+        """A mark of a server's tools as they are known now: it is another one once the server lists other tools."""
+        downstream = self._fleet.servers.get(server)
+        is_stale = downstream is not None and downstream.stale
+        return 2 * self._changes.get(server, 0) + is_stale
 
     async def tool(self, server: str, name: str) -> ToolInfo:
         """One tool, by its name or alias.
@@ -350,6 +357,7 @@ class Catalog:
         if self._tools.get(name) == listing.tools:
             return
         self._tools[name] = listing.tools
+        self._changes[name] = self._changes.get(name, 0) + 1
         self._index = None
         if self._store is not None:
             if len(listing.tools) < _FEW_TOOLS and not any(is_large(tool.input_schema) for tool in listing.tools):

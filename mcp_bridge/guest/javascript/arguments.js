@@ -61,9 +61,8 @@ function named(row, args) {
   return fits && !takesObject ? { values: args.slice(0, -1), names: last } : { values: args, names: {} };
 }
 
-// Arguments by their names in JSON. `check` gives the faults of some values; it is asked only if the call fails anyhow.
-// Throws TypeError with all faults, the nearest names and the signature.
-async function bind(shown, row, args, check) {
+// The arguments that fit, by their names in JSON, and what is wrong with the others.
+function bind(row, args) {
   const given = named(row, args);
   const faults = [];
   if (given.values.length > row.params.length) {
@@ -91,10 +90,7 @@ async function bind(shown, row, args, check) {
   const needed = missing.filter((param) => param.default === undefined).map((param) => `'${param.name}'`);
   if (needed.length > 0) faults.push(`missing required argument${needed.length > 1 ? 's' : ''}: ${needed.join(', ')}`);
   normalise(row, bound);
-  if (faults.length > 0) {
-    throw new TypeError(`${shown}() ${[...faults, ...await check(bound)].join('; ')}. It is ${signature(row)}`);
-  }
-  return bound;
+  return { bound, faults };
 }
 
 // What is undefined is left out, and null for an optional parameter that can't be null. Text that holds a JSON object or

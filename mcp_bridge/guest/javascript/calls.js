@@ -34,8 +34,13 @@ class Call extends Promise {
   }
 }
 
+// Codes of calls that were refused, perhaps because the server lists its tools otherwise by now.
+const OF_ANOTHER_LISTING = new Set(['bad_arguments', 'tool_changed', 'unknown_tool']);
+
 class Calls {
   #made = [];
+  // The servers, whose listings are kept.
+  servers = [];
 
   constructor(channel) {
     this.channel = channel;
@@ -109,13 +114,16 @@ class Calls {
       }
       if (!(error instanceof RequestError)) throw error;
       const { code = 'tool_error', ...details } = error.data;
+      if (OF_ANOTHER_LISTING.has(code)) for (const each of this.servers) each.forgetIfOf(server);
       throw new ToolError(error.message, { server, tool, code, details });
     }
   }
 
-  // What was made before isn't told of any more: a session's next cell begins.
-  forget() {
+  // A session's next cell begins: what was made before isn't told of any more, and servers may list other tools than
+  // they did. `marks` has a mark of the tools of each server.
+  beginCell(marks) {
     this.#made = [];
+    for (const server of this.servers) server.forgetUnless(marks[server.name]);
   }
 
   // The error of the first call that nobody has waited for, or null.

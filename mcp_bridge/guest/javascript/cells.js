@@ -217,7 +217,7 @@ class Session {
     [this.#start, this.#cell, this.#isRunning, this.#state] = [start, start.cell, true, 'running'];
     [this.#value, this.#error, this.#exit] = [undefined, null, null];
     process.exitCode = undefined;
-    this.#calls.forget();
+    this.#calls.beginCell(start.listings ?? {});
     this.#display.begin();
     this.#offer(start.servers);
     this.#servers.code = start.code;

@@ -49,6 +49,15 @@ function near(name, known) {
   return known.filter((other) => words(other).some((word) => asked.has(word))).slice(0, 3);
 }
 
+// Whether a name is one of the others misspelt, word for word: `git_lgo` and `git_log`, not `list_commits`.
+function isMisspelt(name, known) {
+  const [other] = near(name, known);
+  if (other === undefined) return false;
+  const [said, meant] = [words(name), words(other)];
+  if (spelledAlike(name, other) >= 0.9 || String(said.toSorted()) === String(meant.toSorted())) return true;
+  return said.length === meant.length && said.every((word, at) => spelledAlike(word, meant[at]) >= 0.6);
+}
+
 // `; nearest: a, b`; or empty if no name is near.
 function suggestion(name, known) {
   const close = near(name, known);
@@ -68,4 +77,4 @@ function sameName(name, known) {
   return same.length === 1 ? same[0] : null;
 }
 
-module.exports = { nearest, sameName, suggestion };
+module.exports = { isMisspelt, nearest, sameName, suggestion };

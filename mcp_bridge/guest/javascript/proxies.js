@@ -1,49 +1,83 @@
 'use strict';
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
-const { bind, takenSignal } = require('./arguments');
-const { nearest, sameName } = require('./near_names');
+const { bind, signature, takenSignal } = require('./arguments');
+const { isMisspelt, nearest, sameName } = require('./near_names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
 const LISTS = new Set(['functions', 'get_tools', 'items', 'keys', 'list', 'list_tools', 'listTools', 'tools', 'values']);
 
-// One server, whose tools are listed on first use, which starts it.
+// One server, whose tools are listed on first use, which starts it, and anew where something doesn't fit the listing.
 class Server {
   #calls;
   #rows = null;
+  #mark = null;
 
   constructor(calls, name, alias) {
     this.#calls = calls;
     this.name = name;
     this.alias = alias;
     this.proxy = this.#proxy();
+    calls.servers.push(this);
+  }
+
+  // Have the tools listed anew on their next use, if this is the server of this name or alias.
+  forgetIfOf(server) {
+    if (server === this.name || server === this.alias) this.#rows = null;
+  }
+
+  // Have them listed anew on their next use, unless the listing has this mark.
+  forgetUnless(mark) {
+    if (mark !== this.#mark) this.#rows = null;
   }
 
   // The tools' rows by alias.
   rows() {
-    this.#rows ??= this.#calls.request('catalog.tools', { server: this.name })
-      .then(({ tools }) => new Map(tools.map((row) => [row.alias, row])))
-      .catch((error) => {
-        this.#rows = null;
-        throw error;
-      });
+    if (this.#rows === null) {
+      const listed = this.#rows = this.#calls.request('catalog.tools', { server: this.name })
+        .then(({ tools, mark }) => {
+          this.#mark = mark;
+          return new Map(tools.map((row) => [row.alias, row]));
+        })
+        .catch((error) => {
+          if (this.#rows === listed) this.#rows = null;
+          throw error;
+        });
+    }
     return this.#rows;
   }
 
   async row(name) {
-    const rows = await this.rows();
-    const known = rows.get(name) ?? [...rows.values()].find((row) => row.name === name);
-    if (known !== undefined) return known;
-    const same = sameName(name, [...rows.keys()]);
-    if (same !== null) return rows.get(same);
-    throw new TypeError(this.#unknown(name, [...rows.keys()]));
+    const row = await this.#known(name);
+    if (row !== undefined) return row;
+    let meant = [];
+    try {
+      await this.#calls.request('catalog.check', { server: this.name, tool: name, arguments: {} });
+      // It wasn't there when the tools were listed.
+      this.#rows = null;
+      const added = await this.#known(name);
+      if (added !== undefined) return added;
+    } catch (error) {
+      meant = error.details?.nearest ?? [];
+    }
+    throw new TypeError(this.#unknown(name, await this.rows(), meant));
   }
 
-  #unknown(name, known) {
+  async #known(name) {
+    const rows = await this.rows();
+    const known = rows.get(name) ?? [...rows.values()].find((row) => row.name === name);
+    return known ?? rows.get(sameName(name, [...rows.keys()]));
+  }
+
+  // `meant` are the tools that the host finds by the words of the name.
+  #unknown(name, rows, meant) {
     const told = `server '${this.name}' has no tool '${name}'`;
+    const known = [...rows.keys()];
     if (CALLS.has(name)) return `${told}; write: await ${this.alias}.TOOL({...})${nearest('', known)}`;
     if (LISTS.has(name)) return `${told}; write: await runtime.list_tools('${this.name}')`;
-    return told + nearest(name, known);
+    if (meant.length === 0 || isMisspelt(name, known)) return told + nearest(name, known);
+    const aliases = new Map([...rows.values()].map((row) => [row.name, row.alias]));
+    return `${told}; nearest: ${meant.map((one) => aliases.get(one) ?? one).join(', ')}`;
   }
 
   #proxy() {
@@ -78,16 +112,27 @@ class Server {
   }
 
   async #call(name, args, raw, call, signal) {
-    const row = await this.row(name);
-    const check = async (given) => {
-      try {
-        return (await this.#calls.request('catalog.check', { server: this.name, tool: row.name, arguments: given })).faults;
-      } catch (error) {
-        return error.code === 'not_json' ? [error.message] : [];
-      }
-    };
-    const given = await bind(`${this.alias}.${row.alias}`, row, args, check);
-    return this.#calls.tool({ server: this.name, tool: row.name, arguments: given, raw, call }, signal);
+    let row = await this.row(name);
+    let { bound, faults } = bind(row, args);
+    if (faults.length > 0) {
+      this.#rows = null;
+      row = await this.row(name);
+      ({ bound, faults } = bind(row, args));
+    }
+    if (faults.length > 0) {
+      const more = await this.#faultsOfValues(row.name, bound);
+      throw new TypeError(`${this.alias}.${row.alias}() ${[...faults, ...more].join('; ')}. It is ${signature(row)}`);
+    }
+    return this.#calls.tool({ server: this.name, tool: row.name, arguments: bound, raw, call }, signal);
+  }
+
+  // What else is wrong with the arguments of a call that fails in any case.
+  async #faultsOfValues(tool, given) {
+    try {
+      return (await this.#calls.request('catalog.check', { server: this.name, tool, arguments: given })).faults;
+    } catch (error) {
+      return error.code === 'not_json' ? [error.message] : [];
+    }
   }
 }
 

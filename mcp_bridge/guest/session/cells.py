@@ -71,7 +71,7 @@ class Session:
         if start.servers != had:
             world.change_servers()
             self._module.__dict__.update(world.names())
-        world.calls.unawaited.begin()
+        world.calls.begin_cell(start.listings or {})
         world.shower.begin()
         source = runner.Source(start.code, f"{runner.CELL_PREFIX}{start.cell}>")
         self._sources[source.filename] = source

@@ -508,7 +508,7 @@ const frame = (id, method, params) => require("node:fs").writeSync(4, `${JSON.st
 DRIVING = {
     "python": """
 from mcp_bridge.wire import messages
-channel = local.__dict__["__bridge__"]._calls.channel
+channel = local.__dict__["__bridge__"].calls.channel
 for ask in (messages.ProgramEffect("0" * 32, 1), messages.ProgramFinish("0" * 32, "0" * 64)):
     try:
         channel.request(ask)
@@ -849,7 +849,7 @@ async def test_a_name_that_is_used_twice_or_missing_is_a_violation(either):
     code = {
         "python": """
 from mcp_bridge.wire import jsonrpc, messages
-channel = local.__dict__["__bridge__"]._calls.channel
+channel = local.__dict__["__bridge__"].calls.channel
 def call(text, name):
     try:
         return channel.request(messages.ToolCall("local", "once", {"text": text}, call=name))

@@ -1,7 +1,8 @@
-"""An MCP server that lists what a file says, anew each time it starts, and writes down what exactly reaches its tools.
+"""An MCP server that lists what a file says, anew each time it is asked, and writes down what exactly reaches its tools.
 
 `recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
-answers with its arguments. `relist` announces that the tools have changed.
+answers with its arguments. `relist` announces that the tools have changed; with `tools`, these are listed from then on,
+which is announced unless `silent` is given.
 """
 
 import json
@@ -32,7 +33,10 @@ for line in sys.stdin:
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps({"tool": params["name"], "arguments": params.get("arguments")}) + "\n")
-        if params["name"] == "relist":
+        given = params.get("arguments") or {}
+        if params["name"] == "relist" and "tools" in given:
+            listing.write_text(json.dumps(given["tools"]))
+        if params["name"] == "relist" and not given.get("silent"):
             send(method="notifications/tools/list_changed")
         told = json.dumps(params.get("arguments"))
         body = {"result": {"content": [{"type": "text", "text": told}], "structuredContent": params.get("arguments")}}

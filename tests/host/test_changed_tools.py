@@ -1,0 +1,171 @@
+"""What scripts and sessions see of a server that lists other tools than when they began."""
+
+import json
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from execution_fixtures import lines, printed, until
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+pytestmark = [pytest.mark.xdist_group("sessions"), pytest.mark.usefixtures("no_internal_errors")]
+
+SERVER = Path(__file__).parents[1] / "support/servers" / "recording.py"
+TEXT = {"type": "string"}
+
+
+def tool(name, required=(), /, **properties):
+    schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {"name": name, "inputSchema": schema}
+
+
+RELIST = {"name": "relist", "inputSchema": {"type": "object", "properties": {"tools": {}, "silent": {}}}}
+OLD = tool("pay", ["amount"], amount={})
+PAY = tool("pay", ["amount", "to"], amount={}, to=TEXT)
+RENAMED = tool("pay", ["sum"], sum={})
+
+
+class Shop:
+    """A bridge whose only server lists what a test says."""
+
+    def __init__(self, folder, opened):
+        self.bridge, self.language = opened.bridge, opened.language
+        self._opened = opened
+        self._folder = folder
+
+    async def cell(self, python, javascript, **options):
+        return await self._opened.run({"python": python, "javascript": javascript}, **{"session": "s", **options})
+
+    async def lists(self, *tools):
+        """List other tools, and announce it."""
+        server = self.bridge.fleet.server("shop")
+        (self._folder / "listing.json").write_text(json.dumps([*tools, RELIST]))
+        await self._opened.run(
+            {
+                "python": "from mcp.servers import shop\nawait shop.relist()",
+                "javascript": "await mcp.servers.shop.relist()",
+            }
+        )
+        await until(lambda: server.stale)
+
+    @property
+    def reached(self):
+        rows = [json.loads(line) for line in (self._folder / "calls.jsonl").read_text().splitlines()]
+        return [(row["tool"], row["arguments"]) for row in rows if row["tool"] != "relist"]
+
+
+@pytest.fixture
+def shops(bilingual, tmp_path):
+    @asynccontextmanager
+    async def shops(*tools):
+        (tmp_path / "listing.json").write_text(json.dumps([*tools, RELIST]))
+        args = (str(SERVER), str(tmp_path / "listing.json"), str(tmp_path / "calls.jsonl"))
+        async with bilingual.open(ServerSpec(name="shop", command=sys.executable, args=args)) as opened:
+            yield Shop(tmp_path, opened)
+
+    return shops
+
+
+# --- sessions ---
+
+FIRST = "from mcp.servers import shop\nfrom mcp.servers.shop import pay\nawait pay(amount=1)"
+FIRST_JAVASCRIPT = 'import { shop } from "mcp/servers"; const { pay } = shop; await pay({amount: 1});'
+
+
+async def test_a_tool_that_a_server_has_since_a_cell_before_is_called(shops):
+    async with shops(OLD) as shop:
+        printed(await shop.cell(FIRST, FIRST_JAVASCRIPT))
+        await shop.lists(OLD, tool("ship", x={}))
+        printed(await shop.cell("await shop.ship(x=2)", "await shop.ship({x: 2})"))
+        assert shop.reached == [("pay", {"amount": 1}), ("ship", {"x": 2})]
+
+
+@pytest.mark.parametrize("function", ["shop.pay", "pay"])
+async def test_an_argument_that_a_tool_takes_since_a_cell_before_is_passed(shops, function):
+    async with shops(OLD) as shop:
+        printed(await shop.cell(FIRST, FIRST_JAVASCRIPT))
+        await shop.lists(PAY)
+        refused = await shop.cell(f"await {function}(amount=2)", f"await {function}({{amount: 2}})")
+        assert "'to'" in refused.error["message"]
+        printed(await shop.cell(f"await {function}(amount=2, to='x')", f"await {function}({{amount: 2, to: 'x'}})"))
+        assert shop.reached == [("pay", {"amount": 1}), ("pay", {"amount": 2, "to": "x"})]
+
+
+async def test_what_a_tool_takes_no_more_is_not_asked_for(shops):
+    async with shops(PAY) as shop:
+        printed(await shop.cell("import mcp\nawait mcp.servers.shop.pay(1, 'x')", 'await mcp.servers.shop.pay(1, "x")'))
+        await shop.lists(RENAMED)
+        printed(await shop.cell("await mcp.servers.shop.pay(sum=2)", "await mcp.servers.shop.pay({sum: 2})"))
+        assert shop.reached == [("pay", {"amount": 1, "to": "x"}), ("pay", {"sum": 2})]
+
+
+async def test_a_tool_that_is_gone_is_told_of_by_the_host(shops):
+    async with shops(OLD, tool("pay_later")) as shop:
+        printed(await shop.cell(FIRST, FIRST_JAVASCRIPT))
+        await shop.lists(tool("pay_later"))
+        record = await shop.cell("await pay(amount=2)", "await pay({amount: 2})")
+        assert record.error["code"] == "unknown_tool" or "has no tool 'pay'" in record.error["message"]
+        assert "pay_later" in record.error["message"]
+        assert shop.reached == [("pay", {"amount": 1})]
+
+
+async def test_what_a_server_lists_and_how_its_tools_are_called_is_that_of_the_cell_that_asks(shops):
+    swapped = tool("pay", ["to", "amount"], to=TEXT, amount={})
+    async with shops(PAY) as shop:
+        printed(
+            await shop.cell(
+                "from mcp.servers import shop\nawait shop.pay(1, 'x')", 'await mcp.servers.shop.pay(1, "x")'
+            )
+        )
+        await shop.lists(swapped, tool("ship"))
+        # Values in order are in today's order, and not in that of a cell before.
+        printed(await shop.cell("await shop.pay('y', 2)", 'await mcp.servers.shop.pay("y", 2)'))
+        if shop.language == "python":
+            record = await shop.cell("import inspect\nprint(dir(shop), inspect.signature(shop.pay))", "")
+            assert printed(record).startswith("['pay', 'relist', 'ship'] (to: str, amount: Any)")
+        assert shop.reached == [("pay", {"amount": 1, "to": "x"}), ("pay", {"to": "y", "amount": 2})]
+
+
+# --- one script ---
+
+CHANGES = {
+    "python": """
+from mcp import ToolError
+from mcp.servers import shop
+await shop.pay(amount=1)
+await shop.relist(tools={tools})
+while "ship" not in [row["name"] for row in await runtime.list_tools("shop")]:
+    pass
+try:
+    await shop.pay(amount=2)
+except ToolError as exc:
+    print(exc.code)
+await shop.pay(amount=2, to="x")
+await shop.ship(x=3)
+""",
+    "javascript": """
+import {{ ToolError }} from "mcp";
+import {{ shop }} from "mcp/servers";
+await shop.pay({{amount: 1}});
+await shop.relist({{tools: {tools}}});
+while (!(await runtime.list_tools("shop")).some(({{ name }}) => name === "ship"));
+try {{
+  await shop.pay({{amount: 2}});
+}} catch (error) {{
+  console.log(error.code);
+}}
+await shop.pay({{amount: 2, to: "x"}});
+await shop.ship({{x: 3}});
+""",
+}
+
+
+async def test_a_script_goes_on_with_the_tools_as_they_are_listed_by_now(shops):
+    tools = json.dumps([PAY, tool("ship", x={}), RELIST]).replace("false", "0 == 1")
+    async with shops(OLD) as shop:
+        codes = {language: code.format(tools=tools) for language, code in CHANGES.items()}
+        record = await shop.cell(codes["python"], codes["javascript"], session=None)
+        assert lines(record) == ["bad_arguments"]
+        assert shop.reached == [("pay", {"amount": 1}), ("pay", {"amount": 2, "to": "x"}), ("ship", {"x": 3})]
