@@ -6,7 +6,7 @@ import json
 import anyio
 import httpx2
 import pytest
-from bridge_fixtures import DEADLINE_SECONDS
+from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
@@ -189,6 +189,34 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
         assert not streams[1].is_closed
         async with bridge.http() as http:
             assert (await http.post("/mcp", json=INITIALIZE, headers=bearer(token))).status_code == 401
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_bodies_of_one_principal_shut_out_no_other(team):
+    """Neither those of its open streams nor those that never arrive whole."""
+    setup = team("[principals.anna]\n[principals.ben]\n")
+    anna, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    size = 9 << 20
+    async with serving(setup) as bridge, bridge.http() as http, contextlib.AsyncExitStack() as stack:
+        headers = await opened(http, bearer(anna))
+        async with http.stream("GET", "/mcp", headers=headers, content=b" " * size) as stream:
+            assert stream.status_code == 413
+
+        # A part of each body doesn't come.
+        head = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {anna}\r\ncontent-length: {size + 1}\r\n\r\n"
+        for _ in range(8):
+            _, writer = await stack.enter_async_context(bridge.connection())
+            writer.write(head.encode() + b" " * size)
+
+        large = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"filling": " " * size}}}
+
+        async def has_no_room():
+            answer = await http.post("/mcp", json=large, headers=headers)
+            return (answer.status_code, answer.headers.get("retry-after", "")) == (503, "5")
+
+        await until(has_no_room)
+        bens = await opened(http, bearer(ben))
+        assert (await http.post("/mcp", json=large, headers=bens)).status_code == 200
         assert b"Traceback" not in bridge.logged
 
 
