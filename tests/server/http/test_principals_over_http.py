@@ -11,7 +11,7 @@ from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from kept_files import kept_files
-from mcp import Client
+from mcp import Client, types
 from mcp.client.streamable_http import streamable_http_client
 from oauth_fixtures import (
     Visitor,
@@ -27,6 +27,8 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+NEW = "2026-07-28"
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -274,6 +276,54 @@ async def test_a_rule_more_for_one_principal_holds_from_its_next_call_on(team):
             assert "done" in (await http.post("/mcp", json=call, headers=bens)).text
             assert len(server.calls) == 2
             assert b"Traceback" not in bridge.logged
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+async def test_an_approver_that_is_none_any_more_when_the_answer_comes_decides_nothing(team, mode):
+    server = ScriptedServer()
+    async with serving_app(server.app) as port:
+        setup = team("[principals.anna]\napprover = true\n", remote(port))
+        with setup.config.open("a") as file:
+            file.write('[[policy.rules]]\ntools = ["remote.*"]\neffect = "approve"\n')
+        token, text, asked = token_for(setup, "anna"), setup.config.read_text(), []
+
+        async def answer(_, params):
+            asked.append(params.message)
+            if len(asked) > 1:
+                setup.config.write_text(text.replace("approver = true", ""))
+            return types.ElicitResult(action="accept", content={"approve": True})
+
+        code = "from mcp.sync.servers import remote\nprint(remote.act(), %d)"
+        async with (
+            serving(setup, "--tools", "programs") as bridge,
+            httpx2.AsyncClient(headers=bearer(token), timeout=DEADLINE_SECONDS) as http,
+            Client(
+                streamable_http_client(bridge.url, http_client=http), mode=mode, elicitation_callback=answer
+            ) as client,
+        ):
+
+            async def told(tool, **arguments):
+                return (await client.call_tool(tool, arguments)).content[0].text
+
+            assert "done" in await told("run_python", code=code % 1)
+            refused = await told("run_python", code=code % 2)
+            assert "A person has to decide on remote.act" in refused
+            assert "was not counted" in refused
+            # Nor is it asked any more.
+            assert "was not counted" not in await told("run_python", code=code % 3)
+            assert len(asked) == 2
+            setup.config.write_text(text)
+            # The call that finds the change was authenticated before.
+            await told("list_programs")
+            steps = [{"id": "a", "type": "approval", "message": "Go on?"}]
+            program = json.loads(await told("run_program", program={"steps": steps}))
+            assert program["status"] == "suspended"
+            assert "was not counted" in program["notices"][0]
+        assert (len(server.calls), len(asked)) == (1, 3)
+        listed = setup.run("approvals", "list", "--json")
+        waiting = json.loads(listed.stdout)["approvals"]
+        assert sorted(row["question"].get("tool", "") for row in waiting) == ["", "remote.act", "remote.act"]
+        assert b"Traceback" not in bridge.logged
 
 
 async def test_beyond_this_machine_it_serves_whom_it_knows(team):
