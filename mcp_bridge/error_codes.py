@@ -1118,7 +1118,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A request took longer to arrive than `http.read_timeout`.",
             "Send it faster.", _CLIENT | _VIEWER),
         "request_too_large": Description(
-            "A request has more than `http.max_body_size`.",
+            "A request has more than `http.max_body_size`, or a body though it isn't a POST request.",
             "Send less, or have the operator raise the limit.", _CLIENT | _VIEWER),
         "script_missing": Description(
             "There is no script, it can't be read, or there are two.",
@@ -1134,7 +1134,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "and nobody who has more has one to spare.",
             "End sessions that aren't used, or raise the limit.", _CLIENT),
         "too_many_requests": Description(
-            "A principal makes more requests a minute than it may, or too many large ones are in progress.",
+            "A principal makes more requests a minute than it may, or has too many large ones in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),

@@ -988,7 +988,10 @@ class Bridge:
             return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
 
     def _asker(self, asker: Asker | None) -> Asker | None:
-        """Who is asked at the client of a principal: nobody, if the principal is no approver."""
+        """Who is asked at the client of a principal: nobody, if the principal is no approver.
+
+        One who isn't an approver any more when the answer comes is the asker's to find out.
+        """
         return asker if self.principal.may_approve else None
 
     def _commands(self, stored: StoredExecution) -> Commands:

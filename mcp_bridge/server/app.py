@@ -141,6 +141,7 @@ def mcp_server(
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; {known}.")
 
         async def work(questions: Questions) -> types.CallToolResult:
+            questions.may_approve = functools.partial(_may_approve, supervisor, ctx)
             if offered is None or name in LANGUAGES:
                 return await _run(supervisor, ctx, questions, name, arguments)
             try:
@@ -215,6 +216,14 @@ async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequ
         BridgeError: As `BridgeSupervisor.bridge` and `Bridge.for_principal`.
     """
     return _view(await supervisor.bridge(), principal_of(ctx))
+
+
+async def _may_approve(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> bool:
+    """Whether the request's principal decides what waits for a person, by the configuration of now."""
+    try:
+        return (await _bridge_of(supervisor, ctx)).principal.may_approve
+    except BridgeError:
+        return False
 
 
 def _view(bridge: Bridge, principal: Principal) -> Bridge:
@@ -344,6 +353,7 @@ async def _run(
                 # A server is asked for its progress only if somebody is told of it.
                 news=reporter.notify if is_reported else None,
             )
+            record.notices += questions.notices
             if principal_of(ctx) is LOCAL_PRINCIPAL:
                 record.notices += supervisor.configuration_changes()
             # This may take long: it may have to count and store all output.

@@ -164,6 +164,8 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
     model, function, _ = _TOOLS[name]
     try:
         answer = await function(bridge, model.model_validate(arguments), questions)
+        if questions.notices:
+            answer["notices"] = questions.notices
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "arguments"

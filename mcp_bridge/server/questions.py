@@ -45,11 +45,20 @@ _FORM = {
 }
 
 
+NOT_COUNTED = (
+    "an answer of this client's to a question was not counted, because its principal approves nothing any more: "
+    "the question waits for an approver"
+)
+
+
 class Questions:
     """Requests to the client of one call. This base class can ask nobody.
 
     Attributes:
         ctx: The currently open request, or None between two requests.
+        may_approve: Whether the client's principal decides, by the configuration of now: a question may be open for
+            long. Set by whoever knows the call.
+        notices: What the call's answer has to say of the questions.
     """
 
     may_vanish = True
@@ -58,6 +67,8 @@ class Questions:
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
+        self.may_approve: Callable[[], Awaitable[bool]] = _nobody
+        self.notices: list[str] = []
         capabilities = ctx.session.client_capabilities
         elicitation = capabilities.elicitation if capabilities else None
         # An empty elicitation capability means forms: it predates the other mode.
@@ -70,11 +81,11 @@ class Questions:
         return self._forms or self._samples
 
     async def ask(self, question: QuestionFields) -> bool | None:
-        """A person's decision, as `gate.policy_check.Asker`; None if there is none.
+        """A person's decision, as `gate.policy_check.Asker`; None if there is none, or it doesn't count.
 
         A question that is too long to display is not asked here: it waits for `mcp-bridge approvals` or the viewer.
         """
-        if not self._forms:
+        if not self._forms or not await self.may_approve():
             return None
         message = _question_text(question)
         if not is_displayable(message):
@@ -83,6 +94,9 @@ class Questions:
         params = types.ElicitRequestFormParams(message=message, requested_schema=_FORM)
         result = await self._answer(types.ElicitRequest(params=params), types.ElicitResult)
         if not isinstance(result, types.ElicitResult) or result.action == "cancel":
+            return None
+        if not await self.may_approve():
+            self.notices = [NOT_COUNTED]
             return None
         return result.action == "accept" and (result.content or {}).get("approve") is True
 
@@ -242,6 +256,10 @@ class Conversations:
         await anyio.sleep(2 * ANSWER_SECONDS)
         if self._parked.pop(state, None) is not None:
             parked.scope.cancel()
+
+
+async def _nobody() -> bool:
+    return False
 
 
 def _question_text(question: QuestionFields) -> str:

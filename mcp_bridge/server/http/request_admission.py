@@ -16,6 +16,7 @@ from mcp.server.auth.provider import AccessToken
 from starlette.requests import HTTPConnection
 
 from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.body_room import Body, BodyRoom
 from mcp_bridge.server.http.draining import ending, refuse_what_begins
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 logger = logging.getLogger(__name__)
-
-MAX_WAITING_BYTES = 64 << 20
-"""Bodies of all requests that are in progress; further requests get status 503."""
 
 MAX_RATES = 10_000
 """Principals whose rate is remembered."""
@@ -59,7 +57,7 @@ class Endpoint:
         self._authenticator = authenticator
         self._settings = settings
         self._rates = RateLimits(MAX_RATES)
-        self._waiting_bytes = 0
+        self._room = BodyRoom(settings.max_body_size)
         self._posts = 0
         self.draining = False
         """Whether calls and sessions are refused that begin now."""
@@ -126,16 +124,14 @@ class Endpoint:
         except RefusedRequest:
             await _discard(receive)
             raise
-        body = await self._body(scope, receive)
-        try:
+        with Body(self._room, principal.name) as room:
+            body = await self._body(scope, receive, room)
             if self.draining and scope["method"] == "POST":
                 refuse_what_begins(body)
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
-            await self._pass_on(scope, body, receive, send)
-        finally:
-            self._waiting_bytes -= len(body)
+            await self._pass_on(scope, body, room, receive, send)
 
     def _refusal(self, refusal: RefusedRequest) -> Response:
         """The response to a request that is refused."""
@@ -154,19 +150,18 @@ class Endpoint:
             message = f"At most {rate} requests a minute are answered."
             raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The request's body. It is counted in `_waiting_bytes`.
+    async def _body(self, scope: Scope, receive: Receive, room: Body) -> bytes:
+        """The request's body. Only that of POST means anything, and others have none.
 
         Raises:
             RefusedRequest: It is too large, too slow, incomplete, or there is no room for it.
         """
-        limit = self._settings.max_body_size
+        limit = self._settings.max_body_size if scope["method"] == "POST" else 0
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > limit:
             await _discard(receive)
             raise _too_large(limit)
         parts: list[bytes] = []
-        size = 0
         try:
             with anyio.fail_after(self._settings.read_timeout):
                 while True:
@@ -174,27 +169,21 @@ class Endpoint:
                     if message["type"] != "http.request":
                         raise refused(400, "bad_request", "The request ended before its body was complete.")
                     part = message.get("body", b"")
-                    size += len(part)
-                    self._waiting_bytes += len(part)
-                    if size > limit:
-                        if message.get("more_body", False):
+                    is_last = not message.get("more_body", False)
+                    is_too_large = room.size + len(part) > limit
+                    if is_too_large or not room.take(len(part)):
+                        if not is_last:
                             await _discard(receive)
-                        raise _too_large(limit)
-                    if self._waiting_bytes > MAX_WAITING_BYTES:
-                        raise _no_room()
+                        raise _too_large(limit) if is_too_large else _no_room()
                     parts.append(part)
-                    if not message.get("more_body", False):
+                    if is_last:
                         return b"".join(parts)
         except TimeoutError:
-            self._waiting_bytes -= size
             raise refused(
                 408, "request_timeout", f"The request took longer than {self._settings.read_timeout:g} s to arrive."
             ) from None
-        except BaseException:
-            self._waiting_bytes -= size
-            raise
 
-    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, scope: Scope, body: bytes, room: Body, receive: Receive, send: Send) -> None:
         """Hand a request to the handler, until its client's credential ends.
 
         A client that disconnects cancels it, unless it belongs to a session.
@@ -205,6 +194,7 @@ class Endpoint:
             nonlocal given
             if not given:
                 given = True
+                room.hand_on()
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
@@ -262,4 +252,5 @@ def _no_room() -> RefusedRequest:
 
 
 def _too_large(limit: int) -> RefusedRequest:
-    return refused(413, "request_too_large", f"The request has more than {limit} bytes.")
+    message = f"The request has more than {limit} bytes." if limit else "Only a POST request may have a body."
+    return refused(413, "request_too_large", message)

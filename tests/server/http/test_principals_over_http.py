@@ -6,12 +6,12 @@ import json
 import anyio
 import httpx2
 import pytest
-from bridge_fixtures import DEADLINE_SECONDS
+from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from kept_files import kept_files
-from mcp import Client
+from mcp import Client, types
 from mcp.client.streamable_http import streamable_http_client
 from oauth_fixtures import (
     Visitor,
@@ -27,6 +27,8 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+NEW = "2026-07-28"
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -192,6 +194,34 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
         assert b"Traceback" not in bridge.logged
 
 
+async def test_bodies_of_one_principal_shut_out_no_other(team):
+    """Neither those of its open streams nor those that never arrive whole."""
+    setup = team("[principals.anna]\n[principals.ben]\n")
+    anna, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    size = 9 << 20
+    async with serving(setup) as bridge, bridge.http() as http, contextlib.AsyncExitStack() as stack:
+        headers = await opened(http, bearer(anna))
+        async with http.stream("GET", "/mcp", headers=headers, content=b" " * size) as stream:
+            assert stream.status_code == 413
+
+        # A part of each body doesn't come.
+        head = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {anna}\r\ncontent-length: {size + 1}\r\n\r\n"
+        for _ in range(8):
+            _, writer = await stack.enter_async_context(bridge.connection())
+            writer.write(head.encode() + b" " * size)
+
+        large = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"filling": " " * size}}}
+
+        async def has_no_room():
+            answer = await http.post("/mcp", json=large, headers=headers)
+            return (answer.status_code, answer.headers.get("retry-after", "")) == (503, "5")
+
+        await until(has_no_room)
+        bens = await opened(http, bearer(ben))
+        assert (await http.post("/mcp", json=large, headers=bens)).status_code == 200
+        assert b"Traceback" not in bridge.logged
+
+
 async def test_a_principal_whose_table_is_taken_out_is_nobody_from_the_next_call_on(team):
     """Not somebody with everybody's rights, whenever its token was made."""
     setup = team("")
@@ -246,6 +276,54 @@ async def test_a_rule_more_for_one_principal_holds_from_its_next_call_on(team):
             assert "done" in (await http.post("/mcp", json=call, headers=bens)).text
             assert len(server.calls) == 2
             assert b"Traceback" not in bridge.logged
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+async def test_an_approver_that_is_none_any_more_when_the_answer_comes_decides_nothing(team, mode):
+    server = ScriptedServer()
+    async with serving_app(server.app) as port:
+        setup = team("[principals.anna]\napprover = true\n", remote(port))
+        with setup.config.open("a") as file:
+            file.write('[[policy.rules]]\ntools = ["remote.*"]\neffect = "approve"\n')
+        token, text, asked = token_for(setup, "anna"), setup.config.read_text(), []
+
+        async def answer(_, params):
+            asked.append(params.message)
+            if len(asked) > 1:
+                setup.config.write_text(text.replace("approver = true", ""))
+            return types.ElicitResult(action="accept", content={"approve": True})
+
+        code = "from mcp.sync.servers import remote\nprint(remote.act(), %d)"
+        async with (
+            serving(setup, "--tools", "programs") as bridge,
+            httpx2.AsyncClient(headers=bearer(token), timeout=DEADLINE_SECONDS) as http,
+            Client(
+                streamable_http_client(bridge.url, http_client=http), mode=mode, elicitation_callback=answer
+            ) as client,
+        ):
+
+            async def told(tool, **arguments):
+                return (await client.call_tool(tool, arguments)).content[0].text
+
+            assert "done" in await told("run_python", code=code % 1)
+            refused = await told("run_python", code=code % 2)
+            assert "A person has to decide on remote.act" in refused
+            assert "was not counted" in refused
+            # Nor is it asked any more.
+            assert "was not counted" not in await told("run_python", code=code % 3)
+            assert len(asked) == 2
+            setup.config.write_text(text)
+            # The call that finds the change was authenticated before.
+            await told("list_programs")
+            steps = [{"id": "a", "type": "approval", "message": "Go on?"}]
+            program = json.loads(await told("run_program", program={"steps": steps}))
+            assert program["status"] == "suspended"
+            assert "was not counted" in program["notices"][0]
+        assert (len(server.calls), len(asked)) == (1, 3)
+        listed = setup.run("approvals", "list", "--json")
+        waiting = json.loads(listed.stdout)["approvals"]
+        assert sorted(row["question"].get("tool", "") for row in waiting) == ["", "remote.act", "remote.act"]
+        assert b"Traceback" not in bridge.logged
 
 
 async def test_beyond_this_machine_it_serves_whom_it_knows(team):
