@@ -17,7 +17,7 @@ from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.configuration_edits import file_edits
 from mcp_bridge.downstream.configuration.client_file_reading import loads
-from mcp_bridge.downstream.configuration.discovery import discover, is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 
 pytest_plugins = ["bridge_fixtures"]
@@ -111,7 +111,7 @@ def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, 
     assert f"+++ {path}" in said
     assert f"Restart {CLIENTS[client].title}." in said
     [(name, entry)] = user.servers(client).items()
-    assert (name, is_the_bridge(entry)) == ("bridge", True)
+    assert (name, starts_the_bridge(entry)) == ("bridge", True)
     assert COMMAND in json.dumps(entry)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [skipped] = user.found(client).skipped
@@ -229,6 +229,56 @@ def test_what_cannot_move_stays_and_is_told(user):
     assert own["taken"] == {"command": "mine"}
 
 
+TOKEN = f"mcpb_{'0' * 16}_{'x' * 43}"
+
+OVER_HTTP = {
+    "claude-code": {
+        "type": "http",
+        "url": "http://127.0.0.1:8350/mcp",
+        "headers": {"Authorization": f"Bearer {TOKEN}"},
+    },
+    "claude-desktop": {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:8350/mcp"]},
+    "cursor": {"url": "http://localhost:8350/mcp", "headers": {"Authorization": "Bearer ${env:BRIDGE_TOKEN}"}},
+    "codex": {"url": "http://localhost:9350/mcp", "bearer_token_env_var": "BRIDGE_TOKEN"},
+    "gemini": {"httpUrl": "http://127.0.0.1:8350/mcp"},
+    "windsurf": {"serverUrl": "http://127.0.0.1:8350/mcp"},
+}
+
+
+@pytest.mark.parametrize("client", OVER_HTTP)
+def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user, client, monkeypatch):
+    monkeypatch.setenv("BRIDGE_TOKEN", TOKEN)
+    key, entry = CLIENTS[client].servers[0], OVER_HTTP[client]
+    entries = {"ours": entry, "git": {"command": "uvx"}}
+    text = json.dumps({key: entries})
+    if client == "codex":
+        lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+        text = "\n".join([f"[{key}.ours]", *lines, f"[{key}.git]", 'command = "uvx"', ""])
+    path = user.file(client, text)
+    assert "has the bridge already" in user.done(f"install {client} --yes")
+    user.done(f"servers import {client} --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    assert "server_not_configured" in user.run(f"servers import {client} ours --yes").output
+    user.config.unlink()
+    user.done(f"install {client} --take-over --yes")
+    assert user.servers(client) == {"ours": entry}
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == text
+
+
+def test_another_bridge_stays_with_its_client_unless_it_is_named(user):
+    team = {"url": "https://team.example.com/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
+    user.file("cursor", json.dumps({"mcpServers": {"team": team}}))
+    said = user.done("install cursor --take-over --yes")
+    assert "'team' stays with Cursor: it is another bridge" in said
+    assert TOKEN not in said
+    assert set(user.servers("cursor")) == {"team", "bridge"}
+    assert "nothing to import" in user.done("servers import cursor --yes")
+    user.done("servers import cursor team --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["team"] == team
+
+
 def test_filters_time_outs_and_switches_move_along(user):
     user.file("codex", """
 [mcp_servers.a]
@@ -298,7 +348,7 @@ def test_a_file_that_says_nothing_yet_is_given_back_as_it_was(user, client):
     for content in [b"", *commented.get(CLIENTS[client].syntax, [])]:
         path = user.file(client, content)
         user.done(f"install {client} --yes")
-        assert is_the_bridge(user.servers(client)["bridge"])
+        assert starts_the_bridge(user.servers(client)["bridge"])
         user.done(f"install {client} --uninstall --yes")
         assert path.read_bytes() == content
 

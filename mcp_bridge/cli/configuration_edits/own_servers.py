@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
 from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
 from mcp_bridge.downstream.configuration import client_file_reading
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -77,7 +77,13 @@ def import_(
     theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
     problems: list[client_file_reading.Problem] = []
     found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
-    entries = {name: entry for name, entry in found.items() if not is_the_bridge(entry)}
+    address = configuration_loading.own_address(loaded.settings)
+    # Another bridge is copied if it is named: its token was given to the client.
+    entries = {
+        name: entry
+        for name, entry in found.items()
+        if not is_the_bridge(entry, address, os.environ) and (name in names or not is_another_bridge(entry, os.environ))
+    }
     if missing := [name for name in names if name not in entries]:
         raise BridgeError(
             "server_not_configured",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
 from mcp_bridge.downstream.configuration.client_file_reading import is_group
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import starts_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def put_back(client: Client, change: Change) -> None:
     file, servers = change.file, servers_path(client, change.file)
     entries = entries_of(client, file)
     for name, entry in entries.items():
-        if is_the_bridge(entry):
+        if starts_the_bridge(entry):
             file.remove((*servers, name))
     for name, entry in change.record.entries.items():
         if name in entries:
