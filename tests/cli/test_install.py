@@ -229,6 +229,85 @@ def test_what_cannot_move_stays_and_is_told(user):
     assert own["taken"] == {"command": "mine"}
 
 
+def local_scope(user):
+    """A file of Claude Code's with servers of every scope that it has there, as it writes them."""
+    git = {"type": "stdio", "command": "uvx", "args": ["mcp-server-git"], "env": {"TOKEN": "s3cret-of-mine"}}
+    here = {"git": git, "both": {"command": "here"}}
+    content = {
+        "projects": {
+            str(user.folder): {"allowedTools": [], "mcpServers": here, "history": ["x"]},
+            "/elsewhere": {"mcpServers": {"db": {"command": "db"}}},
+            "/empty": {"mcpServers": {}},
+        },
+        "mcpServers": {"both": {"command": "everywhere"}},
+    }
+    return user.file("claude-code", json.dumps(content, indent=2))
+
+
+def test_servers_of_this_folder_alone_move_too_and_those_of_others_are_told(user):
+    path = local_scope(user)
+    before = path.read_text()
+    said = user.done("install claude-code --yes")
+    assert "keeps its other servers (both, git)" in said
+    assert "stay there: /elsewhere (db)." in said
+    said = user.done("install claude-code --take-over --yes")
+    assert f"'git' was for {user.folder} alone, and will be there in every folder." in said
+    assert "'both' stays with Claude Code" in said
+    assert "stay there: /elsewhere (db)." in said
+    assert "s3cret-of-mine" not in said
+    content = json.loads(path.read_text())
+    assert set(content["mcpServers"]) == {"bridge"}
+    here = content["projects"][str(user.folder)]
+    assert here == {"allowedTools": [], "mcpServers": {"both": {"command": "here"}}, "history": ["x"]}
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own == {
+        "both": {"command": "everywhere"},
+        "git": {"command": "uvx", "args": ["mcp-server-git"], "env": {"TOKEN": "s3cret-of-mine"}},
+    }
+    assert "has the bridge already" in user.done("install claude-code --take-over --yes")
+    user.done("install claude-code --uninstall --yes")
+    assert path.read_text() == before
+    assert "servers" not in tomllib.loads(user.config.read_text())
+
+
+def test_servers_of_this_folder_alone_return_to_a_file_that_was_changed_since(user, monkeypatch):
+    path = local_scope(user)
+    before = json.loads(path.read_text())
+    user.done("install claude-code --take-over --yes")
+    there = user.folder.parent / "there"
+    there.mkdir()
+    content = json.loads(path.read_text())
+    content["numStartups"] = 5
+    content["projects"][str(there)] = {"mcpServers": {"other": {"command": "y"}}}
+    path.write_text(json.dumps(content))
+    monkeypatch.chdir(there)
+    user.done("install claude-code --take-over --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git", "both", "other"}
+    user.done("install claude-code --uninstall --yes")
+    after = json.loads(path.read_text())
+    assert after["projects"].pop(str(there)) == {"mcpServers": {"other": {"command": "y"}}}
+    assert after == before | {"numStartups": 5}
+    assert "servers" not in tomllib.loads(user.config.read_text())
+
+
+def test_servers_of_this_folder_alone_are_copied_too(user):
+    path = local_scope(user)
+    before = path.read_text()
+    said = user.done("servers import claude-code --yes")
+    assert f"'git' is for {user.folder} alone, and will be there in every folder." in said
+    assert f"'both' of {user.folder} alone is left out" in said
+    assert "stay there: /elsewhere (db)." in said
+    assert {name: table["command"] for name, table in tomllib.loads(user.config.read_text())["servers"].items()} == {
+        "both": "everywhere",
+        "git": "uvx",
+    }
+    assert "nothing to import" in user.done("servers import claude-code --yes")
+    user.config.unlink()
+    user.done("servers import claude-code git --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    assert path.read_text() == before
+
+
 TOKEN = f"mcpb_{'0' * 16}_{'x' * 43}"
 
 OVER_HTTP = {
@@ -659,3 +738,18 @@ def test_a_real_client_reads_what_was_written_and_what_is_left(user, client):
     user.done(f"install {client} --uninstall --yes")
     said = listed(user, package, *arguments)
     assert COMMAND not in said, said
+
+
+def test_what_claude_code_adds_without_a_scope_moves_and_returns(user):
+    package, look = REAL["claude-code"][0], ["mcp", "get", "git"]
+    said = listed(user, package, "mcp", "add", "git", "-e", "TOKEN=x", "--", "uvx", "mcp-server-git")
+    assert "local" in said, said
+    assert "mcp-server-git" in listed(user, package, *look)
+    user.done("install claude-code --take-over --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["git"]["env"] == {"TOKEN": "x"}
+    said = listed(user, package, *look)
+    assert "mcp-server-git" not in said, said
+    user.done("install claude-code --uninstall --yes")
+    said = listed(user, package, *look)
+    assert "mcp-server-git" in said, said
+    assert "servers" not in tomllib.loads(user.config.read_text())

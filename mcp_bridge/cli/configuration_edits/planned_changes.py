@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
 from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
 from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
-from mcp_bridge.cli.configuration_edits.take_over import Change, entries_of, move_servers, servers_path
+from mcp_bridge.cli.configuration_edits.take_over import (
+    Change,
+    entries_at,
+    local_servers,
+    move_servers,
+    servers_elsewhere,
+    servers_path,
+)
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
     from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
@@ -62,7 +68,8 @@ def planned(
     Raises:
         BridgeError: `server_exists`; as `move_servers`.
     """
-    entries = entries_of(client, file)
+    servers = servers_path(client, file)
+    entries = entries_at(file, servers)
     present = [name for name, entry in entries.items() if is_the_bridge(entry, address, os.environ)]
     started = [name for name in present if starts_the_bridge(entries[name])]
     others = [name for name in entries if name not in present and not is_another_bridge(entries[name], os.environ)]
@@ -77,7 +84,6 @@ def planned(
     if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
         # Whoever made the folder chose what is written to.
         change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
-    servers = servers_path(client, file)
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
     if not present:
@@ -96,13 +102,17 @@ def planned(
         for name in entries
         if request.take_over and name not in present and name not in others
     ]
+    if request.folder is not None:
+        return change
+    here, elsewhere = local_servers(client, file, Path.cwd(), address)
     if request.take_over:
-        move_servers(client, others, servers, change, request.config or settings.user_file())
-    elif others and request.folder is None:
+        move_servers(client, others, here, change, request.config or settings.user_file())
+    elif kept_ones := list(dict.fromkeys([*others, *(name for entries in here.values() for name in entries)])):
         change.notes.append(
-            f"{client.title} keeps its other servers ({configuration_loading.listed(others)}) and shows their tools to"
-            f" its model; `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+            f"{client.title} keeps its other servers ({configuration_loading.listed(kept_ones)}) and shows their tools"
+            f" to its model; `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
         )
+    change.notes += servers_elsewhere(elsewhere, f"install {client.name} --take-over", "moves")
     return change
 
 

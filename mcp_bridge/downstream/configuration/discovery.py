@@ -36,7 +36,7 @@ from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCode
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
-from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.git_root import claude_code_projects, git_root
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
@@ -231,9 +231,8 @@ class _Finder:
         problems = self.discovery.problems
         user = client_file_reading.read(user_file, client.syntax, problems)
         projects = member(user, "projects", user_file, problems)
-        root = git_root(self.cwd)
-        places = dict.fromkeys(str(place) for place in (self.cwd, self.cwd.resolve(), root) if place is not None)
-        local = [part for place in places if (part := member(projects, place, user_file, problems))]
+        keys = claude_code_projects(self.cwd)
+        local = [part for key in keys if (part := member(projects, key, user_file, problems))]
         for part in local:
             for name, entry in member(part, "mcpServers", user_file, problems).items():
                 yield self._spec(client, name, entry, part, user_file, "local")
