@@ -8,6 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_bridge.sizes import Size  # noqa: TC001  (pydantic reads the annotations)
 
+PATH, PORT = "/mcp", 8350
+"""Where MCP is served by default."""
+
+TOKEN_PREFIX = "mcpb_"  # noqa: S105 - no token
+"""What the bearer tokens of principals begin with."""
+
 VIEWER_PATH = "/ui"
 """The path of the trace viewer."""
 
@@ -42,7 +48,7 @@ class HttpSettings(BaseModel):
 
     path: Annotated[
         str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$", max_length=200, description="Path of the MCP endpoint")
-    ] = "/mcp"
+    ] = PATH
     viewer: Annotated[bool, Field(description=f"Serve the trace viewer to principals, at {VIEWER_PATH}/")] = False
     allowed_hosts: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)], ...],

@@ -211,7 +211,10 @@ class Settings(BaseModel):
         Literal["file", "keyring"],
         Field(description="Where logins to remote servers are kept: the state directory or the system's keyring"),
     ] = "file"
-    allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
+    allow_self_server: Annotated[
+        bool,
+        Field(description="Allow this bridge behind itself, as a process of its own, and bridges of clients' files"),
+    ] = False
     env_pass: Annotated[
         EnvPass,
         BeforeValidator(chosen_variables),

@@ -102,6 +102,7 @@ def serve(
 ) -> None:
     """Serve MCP on standard input and output (the default), or over HTTP."""
     from mcp_bridge.cli.commands import serve as commands
+    from mcp_bridge.http_settings import PORT
 
     programs = tools == "programs"
     if transport == "http":
@@ -109,7 +110,7 @@ def serve(
             lambda: commands.serve_http(
                 config or ctx.obj,
                 host=commands.HOST if host is None else host,
-                port=commands.PORT if port is None else port,
+                port=PORT if port is None else port,
                 certificate=tls_cert,
                 key=tls_key,
                 programs=programs,

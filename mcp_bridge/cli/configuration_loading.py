@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
+from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_line
+from mcp_bridge.http_settings import PORT
 from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
@@ -97,12 +99,23 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 
-def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
+def own_address(configured: settings.Settings, port: int = PORT) -> OwnAddress:
+    """Where a bridge of this configuration serves over HTTP.
+
+    Args:
+        configured: The settings.
+        port: The port; 0 for any free one.
+    """
+    return OwnAddress(port, configured.http.path, configured.http.allowed_hosts)
+
+
+def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, port: int = PORT) -> Discovery:
     """Discover the servers.
 
     Args:
         loaded: The configuration.
         quiet: Whether to print nothing about files that can't be read, because the command shows them.
+        port: As `own_address`.
 
     Raises:
         BridgeError: `bad_config`.
@@ -119,6 +132,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
         home=Path.home(),
         clients=loaded.settings.clients,
         allow_self_server=loaded.settings.allow_self_server,
+        own_address=own_address(loaded.settings, port),
         folder=folder.servers if folder else {},
         trusted=folder.trusted if folder else None,
         trust=loaded.trust,
@@ -136,18 +150,19 @@ def folder_servers(loaded: settings.Loaded, discovery: Discovery) -> frozenset[s
     return frozenset() if loaded.named else discovery.folder_servers
 
 
-def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
+def configure(file: Path | None, *, quiet: bool = False, port: int = PORT) -> Configuration:
     """Read the configuration, discover the servers, load tools and programs.
 
     Args:
         file: The file given by `--config`, or None.
         quiet: As `discover_servers`; applies to the folder's ignored files, too.
+        port: As `own_address`.
 
     Raises:
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
     loaded = load(file, quiet=quiet)
-    discovery = discover_servers(loaded, quiet=quiet)
+    discovery = discover_servers(loaded, quiet=quiet, port=port)
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.

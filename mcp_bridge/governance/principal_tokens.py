@@ -18,15 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import PRINCIPAL_NAME
+from mcp_bridge.http_settings import TOKEN_PREFIX
 from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-PREFIX = "mcpb_"
-
-TOKEN = re.compile(rf"{PREFIX}([0-9a-f]{{16}})_([A-Za-z0-9_-]{{43}})")
+TOKEN = re.compile(rf"{TOKEN_PREFIX}([0-9a-f]{{16}})_([A-Za-z0-9_-]{{43}})")
 
 MAX_TOKENS = 10_000
 """Of all principals together. The file is read as a whole after each change."""
@@ -182,7 +181,7 @@ class TokenStore:
 
     def _new(self, principal: str, seconds: float | None, *, restricted: bool) -> NewToken:
         token = secrets.token_hex(_ID_BYTES)
-        text = f"{PREFIX}{token}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+        text = f"{TOKEN_PREFIX}{token}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         now = self._clock()
         record = TokenRecord(
             principal=principal,

@@ -23,6 +23,7 @@ from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.answers import displays, render
@@ -123,10 +124,14 @@ def mcp_server(
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
-        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+        ctx: ServerRequestContext[dict[str, Any]], _: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         begun.set()
-        return types.ListToolsResult(tools=[*tools(supervisor.settings), *(offered.tools() if offered else ())])
+        return types.ListToolsResult(
+            tools=[*tools(supervisor.settings), *(offered.tools() if offered else ())],
+            # For bridges alone: others have no use for it, and may show it to their model.
+            _meta={INSTANCE_KEY: INSTANCE_ID} if (_client(ctx) or "").startswith(NAME) else None,
+        )
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
@@ -187,7 +192,7 @@ def mcp_server(
         return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
     server = Server(
-        "mcp-code-bridge",
+        NAME,
         version=__version__,
         instructions=server_instructions(supervisor),
         lifespan=_conversations,

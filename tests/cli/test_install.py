@@ -17,7 +17,7 @@ from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.configuration_edits import file_edits
 from mcp_bridge.downstream.configuration.client_file_reading import loads
-from mcp_bridge.downstream.configuration.discovery import discover, is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 
 pytest_plugins = ["bridge_fixtures"]
@@ -111,7 +111,7 @@ def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, 
     assert f"+++ {path}" in said
     assert f"Restart {CLIENTS[client].title}." in said
     [(name, entry)] = user.servers(client).items()
-    assert (name, is_the_bridge(entry)) == ("bridge", True)
+    assert (name, starts_the_bridge(entry)) == ("bridge", True)
     assert COMMAND in json.dumps(entry)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [skipped] = user.found(client).skipped
@@ -229,6 +229,135 @@ def test_what_cannot_move_stays_and_is_told(user):
     assert own["taken"] == {"command": "mine"}
 
 
+def local_scope(user):
+    """A file of Claude Code's with servers of every scope that it has there, as it writes them."""
+    git = {"type": "stdio", "command": "uvx", "args": ["mcp-server-git"], "env": {"TOKEN": "s3cret-of-mine"}}
+    here = {"git": git, "both": {"command": "here"}}
+    content = {
+        "projects": {
+            str(user.folder): {"allowedTools": [], "mcpServers": here, "history": ["x"]},
+            "/elsewhere": {"mcpServers": {"db": {"command": "db"}}},
+            "/empty": {"mcpServers": {}},
+        },
+        "mcpServers": {"both": {"command": "everywhere"}},
+    }
+    return user.file("claude-code", json.dumps(content, indent=2))
+
+
+def test_servers_of_this_folder_alone_move_too_and_those_of_others_are_told(user):
+    path = local_scope(user)
+    before = path.read_text()
+    said = user.done("install claude-code --yes")
+    assert "keeps its other servers (both, git)" in said
+    assert "stay there: /elsewhere (db)." in said
+    said = user.done("install claude-code --take-over --yes")
+    assert f"'git' was for {user.folder} alone, and will be there in every folder." in said
+    assert "'both' stays with Claude Code" in said
+    assert "stay there: /elsewhere (db)." in said
+    assert "s3cret-of-mine" not in said
+    content = json.loads(path.read_text())
+    assert set(content["mcpServers"]) == {"bridge"}
+    here = content["projects"][str(user.folder)]
+    assert here == {"allowedTools": [], "mcpServers": {"both": {"command": "here"}}, "history": ["x"]}
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own == {
+        "both": {"command": "everywhere"},
+        "git": {"command": "uvx", "args": ["mcp-server-git"], "env": {"TOKEN": "s3cret-of-mine"}},
+    }
+    assert "has the bridge already" in user.done("install claude-code --take-over --yes")
+    user.done("install claude-code --uninstall --yes")
+    assert path.read_text() == before
+    assert "servers" not in tomllib.loads(user.config.read_text())
+
+
+def test_servers_of_this_folder_alone_return_to_a_file_that_was_changed_since(user, monkeypatch):
+    path = local_scope(user)
+    before = json.loads(path.read_text())
+    user.done("install claude-code --take-over --yes")
+    there = user.folder.parent / "there"
+    there.mkdir()
+    content = json.loads(path.read_text())
+    content["numStartups"] = 5
+    content["projects"][str(there)] = {"mcpServers": {"other": {"command": "y"}}}
+    path.write_text(json.dumps(content))
+    monkeypatch.chdir(there)
+    user.done("install claude-code --take-over --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git", "both", "other"}
+    user.done("install claude-code --uninstall --yes")
+    after = json.loads(path.read_text())
+    assert after["projects"].pop(str(there)) == {"mcpServers": {"other": {"command": "y"}}}
+    assert after == before | {"numStartups": 5}
+    assert "servers" not in tomllib.loads(user.config.read_text())
+
+
+def test_servers_of_this_folder_alone_are_copied_too(user):
+    path = local_scope(user)
+    before = path.read_text()
+    said = user.done("servers import claude-code --yes")
+    assert f"'git' is for {user.folder} alone, and will be there in every folder." in said
+    assert f"'both' of {user.folder} alone is left out" in said
+    assert "stay there: /elsewhere (db)." in said
+    assert {name: table["command"] for name, table in tomllib.loads(user.config.read_text())["servers"].items()} == {
+        "both": "everywhere",
+        "git": "uvx",
+    }
+    assert "nothing to import" in user.done("servers import claude-code --yes")
+    user.config.unlink()
+    user.done("servers import claude-code git --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    assert path.read_text() == before
+
+
+TOKEN = f"mcpb_{'0' * 16}_{'x' * 43}"
+
+OVER_HTTP = {
+    "claude-code": {
+        "type": "http",
+        "url": "http://127.0.0.1:8350/mcp",
+        "headers": {"Authorization": f"Bearer {TOKEN}"},
+    },
+    "claude-desktop": {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:8350/mcp"]},
+    "cursor": {"url": "http://localhost:8350/mcp", "headers": {"Authorization": "Bearer ${env:BRIDGE_TOKEN}"}},
+    "codex": {"url": "http://localhost:9350/mcp", "bearer_token_env_var": "BRIDGE_TOKEN"},
+    "gemini": {"httpUrl": "http://127.0.0.1:8350/mcp"},
+    "windsurf": {"serverUrl": "http://127.0.0.1:8350/mcp"},
+}
+
+
+@pytest.mark.parametrize("client", OVER_HTTP)
+def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user, client, monkeypatch):
+    monkeypatch.setenv("BRIDGE_TOKEN", TOKEN)
+    key, entry = CLIENTS[client].servers[0], OVER_HTTP[client]
+    entries = {"ours": entry, "git": {"command": "uvx"}}
+    text = json.dumps({key: entries})
+    if client == "codex":
+        lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+        text = "\n".join([f"[{key}.ours]", *lines, f"[{key}.git]", 'command = "uvx"', ""])
+    path = user.file(client, text)
+    assert "has the bridge already" in user.done(f"install {client} --yes")
+    user.done(f"servers import {client} --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    assert "server_not_configured" in user.run(f"servers import {client} ours --yes").output
+    user.config.unlink()
+    user.done(f"install {client} --take-over --yes")
+    assert user.servers(client) == {"ours": entry}
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == text
+
+
+def test_another_bridge_stays_with_its_client_unless_it_is_named(user):
+    team = {"url": "https://team.example.com/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
+    user.file("cursor", json.dumps({"mcpServers": {"team": team}}))
+    said = user.done("install cursor --take-over --yes")
+    assert "'team' stays with Cursor: it is another bridge" in said
+    assert TOKEN not in said
+    assert set(user.servers("cursor")) == {"team", "bridge"}
+    assert "nothing to import" in user.done("servers import cursor --yes")
+    user.done("servers import cursor team --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["team"] == team
+
+
 def test_filters_time_outs_and_switches_move_along(user):
     user.file("codex", """
 [mcp_servers.a]
@@ -298,7 +427,7 @@ def test_a_file_that_says_nothing_yet_is_given_back_as_it_was(user, client):
     for content in [b"", *commented.get(CLIENTS[client].syntax, [])]:
         path = user.file(client, content)
         user.done(f"install {client} --yes")
-        assert is_the_bridge(user.servers(client)["bridge"])
+        assert starts_the_bridge(user.servers(client)["bridge"])
         user.done(f"install {client} --uninstall --yes")
         assert path.read_bytes() == content
 
@@ -609,3 +738,18 @@ def test_a_real_client_reads_what_was_written_and_what_is_left(user, client):
     user.done(f"install {client} --uninstall --yes")
     said = listed(user, package, *arguments)
     assert COMMAND not in said, said
+
+
+def test_what_claude_code_adds_without_a_scope_moves_and_returns(user):
+    package, look = REAL["claude-code"][0], ["mcp", "get", "git"]
+    said = listed(user, package, "mcp", "add", "git", "-e", "TOKEN=x", "--", "uvx", "mcp-server-git")
+    assert "local" in said, said
+    assert "mcp-server-git" in listed(user, package, *look)
+    user.done("install claude-code --take-over --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["git"]["env"] == {"TOKEN": "x"}
+    said = listed(user, package, *look)
+    assert "mcp-server-git" not in said, said
+    user.done("install claude-code --uninstall --yes")
+    said = listed(user, package, *look)
+    assert "mcp-server-git" in said, said
+    assert "servers" not in tomllib.loads(user.config.read_text())

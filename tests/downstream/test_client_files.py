@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.downstream.configuration import jsonc
+from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
 from mcp_bridge.downstream.configuration.client_entries import CODEX_VARIABLES
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
@@ -134,7 +135,8 @@ def test_the_bridge_itself_is_left_out_of_every_clients_servers(user, client):
     found = user.find(client)
     assert not found.servers
     assert [row.is_self for row in found.skipped] == [True]
-    assert user_servers(client, environ={}, cwd=user.folder, home=user.home) == ([], [])
+    found = user_servers(client, environ={}, cwd=user.folder, home=user.home, own_address=OwnAddress())
+    assert found == ([], [])
 
 
 def test_files_are_where_the_environment_has_put_them(user, tmp_path):

@@ -4,6 +4,7 @@ import json
 import keyword
 import os
 import random
+import socket
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.downstream.catalog.aliases import assign, derive
+from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.expansion import expand
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
@@ -248,6 +250,70 @@ def test_every_way_to_run_the_bridge_itself_is_skipped(find, line):
     assert found.skipped[0].name == "self"
     kept = find({"self": {"command": command, "args": args}}, allow_self_server=True)
     assert list(kept.servers) == ["self"]
+
+
+TOKEN = f"mcpb_{'0' * 16}_{'x' * 43}"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "http", "url": "http://127.0.0.1:8350/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}},
+        {"type": "http", "url": "http://localhost:8350/mcp/"},
+        {"type": "http", "url": "http://[::1]:8350/mcp"},
+        {"type": "http", "url": "http://0.0.0.0:8350/mcp"},
+        {"type": "http", "url": f"http://{socket.gethostname()}:8350/mcp"},
+        {"type": "http", "url": "http://127.0.0.1:9000/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+        {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:8350/mcp"]},
+        {
+            "command": "npx",
+            "args": ["mcp-remote", "http://127.0.0.1:9000/mcp", "--header", "Authorization:${SENT}"],
+            "env": {"SENT": f"Bearer {TOKEN}"},
+        },
+    ],
+)
+def test_the_bridges_own_address_in_a_clients_file_is_left_out(find, entry):
+    environ = {"TOKEN": TOKEN, "SENT": ""}
+    found = find(user={"mcpServers": {"bridge": entry}}, environ=environ)
+    assert not found.servers
+    assert [row.is_self for row in found.skipped] == [True]
+    local = find(user={"projects": {"CWD": {"mcpServers": {"bridge": entry}}}}, environ=environ)
+    assert not local.servers
+    # In our own file it is meant: what it leads to is known when it is connected to.
+    own = {key: value for key, value in entry.items() if key != "type"}
+    assert find({"bridge": own}, user={}, environ=environ).servers["bridge"].may_be_bridge
+    kept = find(user={"mcpServers": {"bridge": entry}}, environ=environ, allow_self_server=True)
+    assert kept.servers["bridge"].may_be_bridge
+
+
+def test_a_bridge_elsewhere_is_left_out_of_a_clients_file_if_there_is_a_token_for_it(find):
+    team = {"type": "http", "url": "https://team.example.com/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
+    found = find(user={"mcpServers": {"team": team, "other": team | {"headers": {"Authorization": "Bearer x"}}}})
+    assert list(found.servers) == ["other"]
+    assert not found.servers["other"].may_be_bridge
+    [skipped] = found.skipped
+    assert (skipped.name, skipped.is_self) == ("team", False)
+    assert "mcpb_" not in skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "is_own"),
+    [
+        ("http://127.0.0.1:8350/mcp", OwnAddress(9000), False),
+        ("http://127.0.0.1:9000/mcp", OwnAddress(9000), True),
+        ("http://127.0.0.1:8350/other", OwnAddress(), False),
+        ("http://127.0.0.1:8350/other", OwnAddress(path="/other"), True),
+        ("http://192.0.2.1:8350/mcp", OwnAddress(), False),
+        ("https://Bridge.example.com/mcp", OwnAddress(names=("bridge.example.com",)), True),
+        ("https://bridge.example.com/mcp?x=1", OwnAddress(names=("bridge.example.com",)), True),
+        ("https://example.com/mcp", OwnAddress(names=("bridge.example.com",)), False),
+        ("http://[::1/mcp", OwnAddress(), False),
+        ("http://127.0.0.1:99999/mcp", OwnAddress(), False),
+    ],
+)
+def test_an_address_is_the_bridges_own_by_its_host_port_and_path(find, url, address, is_own):
+    found = find(user={"mcpServers": {"bridge": {"type": "http", "url": url}}}, own_address=address)
+    assert [row.is_self for row in found.skipped] == ([True] if is_own else [])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from downstream_calls import call_tool
 from http_servers import serving
 from petstore_service import PNG, Petstore
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from mcp_bridge.downstream.catalog import describe
@@ -204,8 +204,45 @@ async def test_a_refusal_for_the_time_being_is_waited_for_and_nothing_else_is_se
         error = await failure(fleet, "create_pet", name="Ada")
         assert (error.code, error.details["retry_in"]) == ("server_busy", 3600)
         service.answers = [Response(status_code=503, headers={"retry-after": "0"})]
-        assert (await failure(fleet, "create_pet", name="Ada")).code == "tool_error"
+        assert (await failure(fleet, "create_pet", name="Ada")).code == "connection_lost"
         assert len(service.paths("POST")) == 4
+
+
+@pytest.mark.parametrize("status", [408, 502, 503, 504, 524])
+async def test_a_gateways_status_says_that_the_call_may_have_happened_unless_it_only_reads(status):
+    async with petstore() as (fleet, service):
+        for tool, arguments in (
+            ("create_pet", {"name": "Ada"}),
+            ("delete_pet", {"id": 1}),
+            ("replace_pet", {"path_id": 1, "name": "x"}),
+        ):
+            service.answers = [JSONResponse({"detail": "the upstream is slow"}, status)]
+            error = await failure(fleet, tool, **arguments)
+            assert error.code == "connection_lost", error
+            assert f"answered HTTP {status}" in str(error)
+            assert "the upstream is slow" in str(error)
+            assert str(error).endswith("The call may have happened.")
+        service.answers = [JSONResponse({"detail": "later"}, status)]
+        assert (await failure(fleet, "get_pet", id=1)).code == "tool_error"
+        for own in (500, 501):
+            service.answers = [JSONResponse({"detail": "mine"}, own)]
+            assert (await failure(fleet, "create_pet", name="Ada")).code == "tool_error"
+    assert len(service.paths()) == 6, "nothing is sent twice"
+
+
+async def test_a_connection_that_breaks_after_the_request_says_that_the_call_may_have_happened():
+    async def breaking(_):
+        async def body():
+            yield b'{"id": '
+            raise OSError("broken off")
+
+        return StreamingResponse(body(), 201, media_type="application/json")
+
+    async with petstore() as (fleet, service):
+        service.answers = [breaking]
+        error = await failure(fleet, "create_pet", name="Ada")
+        assert (error.code, "The call may have happened." in str(error)) == ("connection_lost", True)
+    assert service.paths("POST") == ["/pets"]
 
 
 async def test_the_operators_credentials_are_missing_or_wrong():

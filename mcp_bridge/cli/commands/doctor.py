@@ -26,7 +26,6 @@ from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.configuration.known_clients import ClientName
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
@@ -126,7 +125,7 @@ def _servers(configuration: configuration_loading.Configuration, find: Any) -> N
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
         find("warning", "client_config", f"{where}: {problem.message}")
     if configuration.settings.clients:
-        _other_clients(configuration.settings.clients, find)
+        _other_clients(configuration, find)
     for spec in discovery.servers.values():
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
@@ -141,12 +140,18 @@ def _has_credentials(spec: ServerSpec) -> bool:
     return bool(spec.headers or (spec.openapi is not None and spec.openapi.credentials))
 
 
-def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:
+def _other_clients(configuration: configuration_loading.Configuration, find: Any) -> None:
     """Servers in the files of clients that aren't read: a user may look for them here."""
     for name, client in CLIENTS.items():
-        if name in read:
+        if name in configuration.settings.clients:
             continue
-        specs, problems = user_servers(client.name, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        specs, problems = user_servers(
+            client.name,
+            environ=os.environ,
+            cwd=Path.cwd(),
+            home=Path.home(),
+            own_address=configuration_loading.own_address(configuration.settings),
+        )
         for problem in problems:
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
             message = f"{where} ({client.title}): {problem.message}"

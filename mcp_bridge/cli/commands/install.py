@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
@@ -36,7 +36,9 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         )
     file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
-    change = planned(client, file, installations.load(file.target), request)
+    change = planned(
+        client, file, installations.load(file.target), request, configuration_loading.own_address(loaded.settings)
+    )
     if not _show(change):
         showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
         return exit_statuses.OK

@@ -12,6 +12,7 @@ from mcp_bridge import settings
 from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.http_settings import PORT
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ waits for one now, and at a terminal none will come. Press Ctrl-C, and type one 
 To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 """
 
-HOST, PORT = "127.0.0.1", 8350
-"""Where `serve --transport http` listens by default."""
+HOST = "127.0.0.1"
+"""Where `serve --transport http` listens by default, at `PORT`."""
 
 OPEN = (
     "mcp-bridge: warning: there is no authentication: every user of this machine can run code with this bridge, and "
@@ -49,10 +50,12 @@ class ConfigurationFiles:
 
     Args:
         named: The file given by `--config`, or None.
+        port: The port of HTTP, as `configuration_loading.own_address`.
     """
 
-    def __init__(self, named: Path | None) -> None:
+    def __init__(self, named: Path | None, port: int = PORT) -> None:
         self._named = named
+        self._port = port
         self._printed = ""
         self._configuration: configuration_loading.Configuration | None = None
         self._stamps: dict[Path, object] = {}
@@ -80,7 +83,7 @@ class ConfigurationFiles:
 
             folders.unload()
         before = _stamps((*_configuration_files(self._named), *_client_files(CLIENTS.values())))
-        found = configuration_loading.configure(self._named)
+        found = configuration_loading.configure(self._named, port=self._port)
         configuration_loading.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
@@ -108,7 +111,7 @@ class ConfigurationFiles:
         self._stamps = stamps
         try:
             loaded = configuration_loading.load(self._named)
-            found = configuration_loading.discover_servers(loaded)
+            found = configuration_loading.discover_servers(loaded, port=self._port)
             programs = started.governance.programs if started.governance else {}
             policy = snapshot_of(
                 written_policies(loaded.layers, configuration_loading.folder_servers(loaded, found), programs)
@@ -262,7 +265,7 @@ def serve_http(
             `open_authenticator`.
     """
     _check_tls(certificate, key)
-    files = ConfigurationFiles(config)
+    files = ConfigurationFiles(config, port)
     from mcp_bridge.server.configuration_reload import configured
 
     first = configured(files)

@@ -35,7 +35,8 @@ class Installation:
         sha256: The hash of the file as the last change has left it.
         config: Our configuration file that has the client's servers.
         entries: The entries of the servers that were moved, as they were in the client's file, by name.
-        tables: These servers as they were written into our configuration, by name.
+        local: Likewise those that were for one folder alone, by its key in the client's file.
+        tables: All these servers as they were written into our configuration, by name.
     """
 
     client: ClientName
@@ -45,6 +46,7 @@ class Installation:
     sha256: str = ""
     config: str | None = None
     entries: Table = field(default_factory=dict)
+    local: dict[str, Table] = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
 
     def original_bytes(self, now: bytes | None) -> bytes | None:

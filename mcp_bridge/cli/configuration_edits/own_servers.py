@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
 from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
 from mcp_bridge.downstream.configuration import client_file_reading
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -20,7 +21,8 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.downstream.configuration.known_clients import ClientName
+    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
 
 Table = dict[str, Any]
 
@@ -75,9 +77,7 @@ def import_(
     client = CLIENTS[client_name]
     file = ConfigurationFile(config or settings.user_file(), "toml")
     theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
-    problems: list[client_file_reading.Problem] = []
-    found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
-    entries = {name: entry for name, entry in found.items() if not is_the_bridge(entry)}
+    entries, only_for, notes = _entries_of(client, theirs, configuration_loading.own_address(loaded.settings), names)
     if missing := [name for name in names if name not in entries]:
         raise BridgeError(
             "server_not_configured",
@@ -86,7 +86,6 @@ def import_(
             if entries
             else "`mcp-bridge doctor` says which clients have any.",
         )
-    notes = []
     for name in names or entries:
         try:
             table = as_table(client, name, entries[name], theirs.content)
@@ -96,6 +95,8 @@ def import_(
         existing = file.member("servers", name)
         if existing is None:
             file.set(("servers", name), table)
+            if name in only_for:
+                notes.append(f"{name!r} is for {only_for[name]} alone, and will be there in every folder.")
         elif existing != table:
             notes.append(f"{name!r} is left out: {file.path} has another server of this name.")
     for line in (*file.diff(), *notes):
@@ -114,6 +115,39 @@ def import_(
     # What only the user could read in the client's file stays so.
     mode = theirs.target.stat().st_mode & 0o777 if file.old is not None else 0o600
     return _written(loaded, file, mode=mode, shown=True)
+
+
+def _entries_of(
+    client: Client, theirs: ConfigurationFile, address: OwnAddress, names: Sequence[str]
+) -> tuple[Table, dict[str, str], list[str]]:
+    """A client's entries that can be copied.
+
+    Args:
+        client: The client.
+        theirs: Its file.
+        address: Where this bridge serves over HTTP, if it does.
+        names: Those that are asked for by name. Another bridge is copied only so: its token was given to the client.
+
+    Returns:
+        The entries by name; the folder that an entry is for, if that is this one alone; and what else there is to know.
+    """
+    problems: list[client_file_reading.Problem] = []
+    found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
+    entries = {
+        name: entry
+        for name, entry in found.items()
+        if not is_the_bridge(entry, address, os.environ) and (name in names or not is_another_bridge(entry, os.environ))
+    }
+    here, elsewhere = local_servers(client, theirs, Path.cwd(), address)
+    notes = servers_elsewhere(elsewhere, f"servers import {client.name}", "copies")
+    only_for: dict[str, str] = {}
+    for folder, local in here.items():
+        for name, entry in local.items():
+            if name not in entries:
+                entries[name], only_for[name] = entry, folder
+            elif entries[name] != entry:
+                notes.append(f"{name!r} of {folder} alone is left out: there is another of this name for every folder.")
+    return entries, only_for, notes
 
 
 def _written(loaded: settings.Loaded, file: ConfigurationFile, *, mode: int | None = None, shown: bool = False) -> int:

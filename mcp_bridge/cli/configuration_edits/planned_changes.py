@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
 from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
 from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
-from mcp_bridge.cli.configuration_edits.take_over import Change, entries_of, move_servers, servers_path
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.cli.configuration_edits.take_over import (
+    Change,
+    entries_at,
+    local_servers,
+    move_servers,
+    servers_elsewhere,
+    servers_path,
+)
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
 
 
@@ -42,23 +50,29 @@ class Request:
     config: Path | None
 
 
-def planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> Change:
+def planned(
+    client: Client, file: ConfigurationFile, kept: Installation | None, request: Request, address: OwnAddress
+) -> Change:
     """The changes of the client's file and of our configuration.
 
-    An entry of the bridge that is there already stays as it is, unless the program that it starts is gone.
+    An entry of the bridge that is there already, with a command or over HTTP, stays as it is, unless the program that
+    it starts is gone. Another bridge stays the client's: its token is for that.
 
     Args:
         client: The client.
         file: Its file, as it is; it gets the changes.
         kept: What an earlier installation has recorded, or None.
         request: What is asked for.
+        address: Where this bridge serves over HTTP, if it does.
 
     Raises:
         BridgeError: `server_exists`; as `move_servers`.
     """
-    entries = entries_of(client, file)
-    present = [name for name, entry in entries.items() if is_the_bridge(entry)]
-    others = [name for name in entries if name not in present]
+    servers = servers_path(client, file)
+    entries = entries_at(file, servers)
+    present = [name for name, entry in entries.items() if is_the_bridge(entry, address, os.environ)]
+    started = [name for name in present if starts_the_bridge(entries[name])]
+    others = [name for name in entries if name not in present and not is_another_bridge(entries[name], os.environ)]
     if kept is None:
         record = Installation(client.name, str(file.target), was_there=file.old is not None or bool(present))
     else:
@@ -66,11 +80,10 @@ def planned(client: Client, file: ConfigurationFile, kept: Installation | None, 
         if file.old is None or kept.sha256 != hash_of(file.old):
             # What somebody has changed since would be lost, if the file were given back as it was.
             record.original, record.was_there = None, True
-    change = Change(file, record, begins=kept is None and not present)
+    change = Change(file, record, begins=kept is None and not started)
     if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
         # Whoever made the folder chose what is written to.
         change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
-    servers = servers_path(client, file)
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
     if not present:
@@ -81,16 +94,25 @@ def planned(client: Client, file: ConfigurationFile, kept: Installation | None, 
                 hint="Choose another with --name.",
             )
         file.set((*servers, request.name), entry)
-    elif not _can_be_started(entries[present[0]]):
+    elif started and not _can_be_started(entries[started[0]]):
         # It was upgraded or moved. What else its entry has is the user's.
-        file.set((*servers, present[0]), entries[present[0]] | entry)
+        file.set((*servers, started[0]), entries[started[0]] | entry)
+    change.notes += [
+        f"{name!r} stays with {client.title}: it is another bridge, with a token for {client.title}."
+        for name in entries
+        if request.take_over and name not in present and name not in others
+    ]
+    if request.folder is not None:
+        return change
+    here, elsewhere = local_servers(client, file, Path.cwd(), address)
     if request.take_over:
-        move_servers(client, others, servers, change, request.config or settings.user_file())
-    elif others and request.folder is None:
+        move_servers(client, others, here, change, request.config or settings.user_file())
+    elif kept_ones := list(dict.fromkeys([*others, *(name for entries in here.values() for name in entries)])):
         change.notes.append(
-            f"{client.title} keeps its other servers ({configuration_loading.listed(others)}) and shows their tools to"
-            f" its model; `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+            f"{client.title} keeps its other servers ({configuration_loading.listed(kept_ones)}) and shows their tools"
+            f" to its model; `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
         )
+    change.notes += servers_elsewhere(elsewhere, f"install {client.name} --take-over", "moves")
     return change
 
 

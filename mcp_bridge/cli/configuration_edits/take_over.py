@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.downstream.configuration.client_file_reading import is_group
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
+from mcp_bridge.downstream.configuration.git_root import claude_code_projects
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from mcp_bridge.cli.configuration_edits.installation_records import Installation
+    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client
+
+Table = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -37,41 +44,67 @@ class Change:
     notes: list[str] = field(default_factory=list)
 
 
-def move_servers(client: Client, names: list[str], servers: tuple[str, ...], change: Change, config: Path) -> None:
-    """Move servers from the client's file into our configuration."""
+def move_servers(client: Client, names: list[str], local: Mapping[str, Table], change: Change, config: Path) -> None:
+    """Move servers from the client's file into our configuration.
+
+    Args:
+        client: The client.
+        names: Those that are for every folder.
+        local: Those that are for one folder alone, by its key in the client's file.
+        change: Gets the changes.
+        config: Our configuration.
+    """
     own = ConfigurationFile(config, "toml")
     change.record.config = str(config)
+    # Those for every folder first: one for a single folder doesn't take the name of one that is there everywhere.
     for name in names:
-        entry = change.file.member(*servers, name)
-        try:
-            table = as_table(client, name, entry, change.file.content)
-        except NotTransferableError as exc:
-            change.notes.append(f"{name!r} stays with {client.title}: {exc}")
-            continue
-        existing = own.member("servers", name)
-        if existing is not None and existing != table:
-            change.notes.append(f"{name!r} stays with {client.title}: {config} has another server of this name.")
-            continue
-        if existing is None:
-            own.set(("servers", name), table)
-            change.record.tables[name] = table
-        change.record.entries[name] = entry
-        change.file.remove((*servers, name))
+        path = (*servers_path(client, change.file), name)
+        if _move(client, path, own, change):
+            change.record.entries[name] = change.file.member(*path)
+            change.file.remove(path)
+    for folder, entries in local.items():
+        for name, entry in entries.items():
+            path = (*_local_path(folder), name)
+            if _move(client, path, own, change):
+                change.record.local.setdefault(folder, {})[name] = entry
+                change.file.remove(path)
+                change.notes.append(f"{name!r} was for {folder} alone, and will be there in every folder.")
     change.config = own
+
+
+def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, change: Change) -> bool:
+    """Put one server into our configuration; whether it is there."""
+    name = path[-1]
+    try:
+        table = as_table(client, name, change.file.member(*path), change.file.content)
+    except NotTransferableError as exc:
+        change.notes.append(f"{name!r} stays with {client.title}: {exc}")
+        return False
+    existing = own.member("servers", name)
+    if existing is not None and existing != table:
+        change.notes.append(f"{name!r} stays with {client.title}: {own.path} has another server of this name.")
+        return False
+    if existing is None:
+        own.set(("servers", name), table)
+        change.record.tables[name] = table
+    return True
 
 
 def put_back(client: Client, change: Change) -> None:
     """Remove the bridge's entry, and put back the servers that were moved, into a file that has been changed since."""
     file, servers = change.file, servers_path(client, change.file)
-    entries = entries_of(client, file)
-    for name, entry in entries.items():
-        if is_the_bridge(entry):
+    for name, entry in entries_at(file, servers).items():
+        if starts_the_bridge(entry):
             file.remove((*servers, name))
-    for name, entry in change.record.entries.items():
-        if name in entries:
-            change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
-        else:
-            file.set((*servers, name), entry)
+    moved = [(servers, change.record.entries)]
+    moved += [(_local_path(folder), entries) for folder, entries in change.record.local.items()]
+    for path, entries in moved:
+        present = entries_at(file, path)
+        for name, entry in entries.items():
+            if name in present:
+                change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
+            else:
+                file.set((*path, name), entry)
 
 
 def servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:
@@ -81,20 +114,65 @@ def servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:
     return client.servers
 
 
-def entries_of(client: Client, file: ConfigurationFile) -> dict[str, Any]:
-    """The entries of a client's file by name.
+def _local_path(folder: str) -> tuple[str, ...]:
+    """The keys that lead to the servers of one folder in Claude Code's file."""
+    return ("projects", folder, "mcpServers")
+
+
+def local_servers(
+    client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress
+) -> tuple[dict[str, Table], dict[str, Table]]:
+    """The entries of Claude Code's local scope, each for one folder alone, without bridges: what it adds by default.
+
+    Args:
+        client: The client; others have no such scope.
+        file: Its file.
+        cwd: The working directory.
+        address: Where this bridge serves over HTTP, if it does.
+
+    Returns:
+        Those of the working directory, and those of other folders: by the folder's key in the file, and by name.
+
+    Raises:
+        BridgeError: `bad_client_config`: they aren't objects.
+    """
+    projects = file.member("projects") if client.name == "claude-code" else None
+    here: dict[str, Table] = {}
+    elsewhere: dict[str, Table] = {}
+    keys = claude_code_projects(cwd)
+    for folder in projects if isinstance(projects, dict) else ():
+        found = {
+            name: entry
+            for name, entry in entries_at(file, _local_path(folder)).items()
+            if not is_the_bridge(entry, address, os.environ) and not is_another_bridge(entry, os.environ)
+        }
+        if found:
+            (here if folder in keys else elsewhere)[folder] = found
+    return here, elsewhere
+
+
+def servers_elsewhere(elsewhere: Mapping[str, Table], command: str, does: str) -> list[str]:
+    """What is said of servers of other folders, which a command leaves where they are."""
+    folders = [f"{folder} ({listed(list(entries))})" for folder, entries in elsewhere.items()]
+    if not folders:
+        return []
+    said = f"Claude Code has servers for other folders alone, which stay there: {listed(folders)}."
+    return [f"{said} `mcp-bridge {command}` {does} those of the folder that it is run in."]
+
+
+def entries_at(file: ConfigurationFile, path: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of a client's file that are at these keys, by name.
 
     Raises:
         BridgeError: `bad_client_config`: they aren't an object.
     """
-    servers = servers_path(client, file)
-    found = file.member(*servers)
+    found = file.member(*path)
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise BridgeError(
             "bad_client_config",
-            f"{file.path}: {'.'.join(servers)} is not an object. Nothing was written.",
+            f"{file.path}: {'.'.join(path)} is not an object. Nothing was written.",
             hint="Mend it, for its client.",
             file=str(file.path),
         )

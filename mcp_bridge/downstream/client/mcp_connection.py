@@ -46,6 +46,8 @@ from mcp_bridge.downstream.transports.large_parts import detached_parts, reattac
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.downstream.transports.sse_transport import SseTransport
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.folder_content import changed
@@ -87,7 +89,7 @@ _CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(Cal
 # Members of a call's result that only modern versions know: in an earlier one they mean nothing.
 _MODERN_FIELDS = frozenset({"resultType", "inputRequests", "requestState"})
 
-_IMPLEMENTATION = Implementation(name="mcp-code-bridge", version=__version__)
+_IMPLEMENTATION = Implementation(name=NAME, version=__version__)
 
 
 class Connection(ServerConnection):
@@ -262,6 +264,7 @@ class Connection(ServerConnection):
                 if error.code == METHOD_NOT_FOUND and cursor is None:
                     break  # A server of prompts or resources only.
                 raise
+            self._refuse_bridge((page.meta or {}).get(INSTANCE_KEY))
             await on_thread(_add_page, gathered, page)
             cursor = page.next_cursor
             if cursor is None:
@@ -279,6 +282,28 @@ class Connection(ServerConnection):
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         return Listing(listing.tools, (*listing.notices, *notices))
+
+    def _refuse_bridge(self, instance: object) -> None:
+        """Refuse a server that turns out to be this bridge, or a bridge that nobody has meant to be a server.
+
+        Args:
+            instance: The instance id that its list of tools has; None for a server that is no bridge.
+
+        Raises:
+            BridgeError: `server_unavailable`.
+        """
+        if instance is None or (instance != INSTANCE_ID and self._spec.may_be_bridge):
+            return
+        if instance == INSTANCE_ID:
+            what, hint = "this bridge itself", "Take it out of the servers."
+        else:
+            what = "a bridge, which a client's file has for its client"
+            hint = "Write it into [servers] of your own configuration, if it is to be behind this one."
+        name, private = self._spec.name, {"source": self._spec.source}
+        message = f"server {name!r} is misconfigured: it is {what}."
+        raise BridgeError(
+            "server_unavailable", message, hint=hint, private=private, server=name, reason="misconfigured"
+        )
 
     # Notifications from the server.
 

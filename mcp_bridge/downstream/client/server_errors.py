@@ -151,6 +151,8 @@ def start_failure(
     """
     connection = launched[-1]
     failure = connection.failure
+    if isinstance(failure, BridgeError):
+        return copy_to_raise(failure)
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
     if spec.is_remote:

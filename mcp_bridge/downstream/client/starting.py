@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,8 +50,8 @@ async def first_ready(
     if first.settled.is_set():
         if first.failure is None:
             return first
-        if isinstance(first.failure, OSError | ValueError) or first.is_remote:
-            # The process could not be started; a remote server has been spoken to in both eras.
+        if isinstance(first.failure, OSError | ValueError | BridgeError) or first.is_remote:
+            # The process could not be started, or is refused; a remote server has been spoken to in both eras.
             return None
     launched.append(second := launch("legacy"))
     return await _first_of(first, second)

@@ -11,6 +11,10 @@ Servers of project scope come with the folder. They are used if the user has tru
 directory. The folder's own `.claude` can't approve anything: the author of the folder wrote it. In a parent folder, an
 approval counts only for a file that nobody else could have written. Approvals in other clients don't count.
 
+The bridge itself is left out: a command that starts it, and, of clients' files, its address and whatever has a token of
+a bridge's principal, since a script would act as that principal. In our own TOML an address is meant: it may be another
+bridge's. What is this bridge after all is refused when it is connected to (`instance_id`).
+
 Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
 entry is reported as a problem and never raised. Our own TOML is read strictly (`own_entries`).
 """
@@ -27,17 +31,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress, has_token, leads_here
 from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCodeApprovals, claude_code_approvals
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
-from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.git_root import claude_code_projects, git_root
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles
+from mcp_bridge.downstream.configuration.spec import OWN_SCOPES, Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import (
@@ -226,9 +231,8 @@ class _Finder:
         problems = self.discovery.problems
         user = client_file_reading.read(user_file, client.syntax, problems)
         projects = member(user, "projects", user_file, problems)
-        root = git_root(self.cwd)
-        places = dict.fromkeys(str(place) for place in (self.cwd, self.cwd.resolve(), root) if place is not None)
-        local = [part for place in places if (part := member(projects, place, user_file, problems))]
+        keys = claude_code_projects(self.cwd)
+        local = [part for key in keys if (part := member(projects, key, user_file, problems))]
         for part in local:
             for name, entry in member(part, "mcpServers", user_file, problems).items():
                 yield self._spec(client, name, entry, part, user_file, "local")
@@ -388,16 +392,35 @@ def _trusted(
 def _can_be_used(entry: Any) -> bool:
     """Whether an entry that wasn't decoded names a command or an address, and isn't this bridge."""
     named = isinstance(entry, dict) and bool({"command", "url", "httpUrl", "serverUrl"} & entry.keys())
-    return named and not is_the_bridge(entry)
+    return named and not starts_the_bridge(entry)
 
 
-def is_the_bridge(entry: Any) -> bool:
+def starts_the_bridge(entry: Any) -> bool:
     """Whether an undecoded entry of any client's starts this bridge."""
     if not isinstance(entry, dict):
         return False
     command, args = entry.get("command"), entry.get("args")
     words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [])]
     return bool(words) and all(isinstance(word, str) for word in words) and runs_the_bridge(words[0], words[1:])
+
+
+def is_the_bridge(entry: Any, address: OwnAddress, environ: Mapping[str, str]) -> bool:
+    """Whether an undecoded entry of any client's starts this bridge, or leads to one on this machine."""
+    return starts_the_bridge(entry) or leads_here(_texts(entry), address, environ)
+
+
+def is_another_bridge(entry: Any, environ: Mapping[str, str]) -> bool:
+    """Whether an undecoded entry of any client's has a token of a bridge's principal."""
+    return has_token(_texts(entry), environ)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in an entry. Its depth is bounded where it was read."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def missing_servers_problem(content: Mapping[str, Any]) -> str:
@@ -449,13 +472,32 @@ def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None
 
 
 def user_servers(
-    client: ClientName, *, environ: Mapping[str, str], cwd: Path, home: Path
+    client: ClientName, *, environ: Mapping[str, str], cwd: Path, home: Path, own_address: OwnAddress
 ) -> tuple[list[ServerSpec], list[Problem]]:
-    """The servers of a client's user's files, without this bridge, and what is wrong with the files."""
+    """The servers of a client's user's files, without bridges, and what is wrong with the files."""
     discovery = Discovery()
     finder = _Finder(cwd, home, environ, discovery, None)
-    specs = [spec for spec in finder.user_servers(CLIENTS[client]) if not runs_the_bridge(spec.command, spec.args)]
-    return specs, discovery.problems
+    found = finder.user_servers(CLIENTS[client])
+    return [spec for spec in found if _bridge(spec, runs_the_bridge, own_address) is None], discovery.problems
+
+
+def _bridge(
+    spec: ServerSpec, runs_itself: Callable[[str, tuple[str, ...]], bool], own_address: OwnAddress
+) -> Skipped | None:
+    """Why a server is left out because it is a bridge, or None."""
+    if spec.type == "stdio" and runs_itself(spec.command, spec.args):
+        reason = "it is this bridge; a bridge behind itself would start itself for ever."
+        return Skipped(spec.name, spec.source, reason, is_self=True)
+    if spec.scope in OWN_SCOPES:
+        return None
+    texts = [spec.url or "", spec.command, *spec.args, *spec.env.values(), *spec.headers.values()]
+    if leads_here(texts, own_address, {}):
+        reason = "it is the address of a bridge on this machine, for clients."
+        return Skipped(spec.name, spec.source, reason, is_self=True)
+    if has_token(texts, {}):
+        reason = "it has a token of a bridge's principal, for its client; to have that bridge behind this one, add it."
+        return Skipped(spec.name, spec.source, reason)
+    return None
 
 
 def _same_or_shadowing(spec: ServerSpec, found: Mapping[str, ServerSpec]) -> str | None:
@@ -465,7 +507,7 @@ def _same_or_shadowing(spec: ServerSpec, found: Mapping[str, ServerSpec]) -> str
     """
     if (winner := found.get(spec.name)) is not None:
         return f"{winner.scope} scope ({winner.source}) has a server of this name."
-    if spec.scope in {"config", "folder"} or spec.problem is not None:
+    if spec.scope in OWN_SCOPES or spec.problem is not None:
         return None
     for name, other in found.items():
         if other.source != spec.source and other.enabled and other.identity == spec.identity:
@@ -483,6 +525,7 @@ def discover(
     clients: Sequence[ClientName] = ("claude-code",),
     allow_self_server: bool = False,
     runs_itself: Callable[[str, tuple[str, ...]], bool] = runs_the_bridge,
+    own_address: OwnAddress = OwnAddress(),  # noqa: B008 - it is frozen
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     trusted: Content | None = None,
     trust: TrustStore | None = None,
@@ -498,8 +541,9 @@ def discover(
         cwd: The working directory: its clients' files, and those above it as each client reads them.
         home: The home directory.
         clients: The clients whose files are read, the highest precedence first.
-        allow_self_server: Whether to include servers that are this bridge.
+        allow_self_server: Whether to include servers that are this bridge, and bridges of clients' files.
         runs_itself: Returns whether a command line runs this bridge.
+        own_address: Where this bridge serves over HTTP, if it does.
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
         trusted: The exact content of the folder that is trusted, including its configuration file.
         trust: The user's trust records; None for none.
@@ -531,15 +575,14 @@ def discover(
         if other := _same_or_shadowing(spec, found):
             discovery.skipped.append(Skipped(name, file, other))
             continue
-        wrong = _command_problem(spec, environ) if spec.problem is None else None
-        if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
-            discovery.skipped.append(
-                Skipped(
-                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", is_self=True
-                )
-            )
+        if not allow_self_server and (bridge := _bridge(spec, runs_itself, own_address)):
+            discovery.skipped.append(bridge)
             continue
-        configured = spec if wrong is None else replace(spec, problem=wrong)
+        configured = replace(
+            spec,
+            problem=spec.problem or _command_problem(spec, environ),
+            may_be_bridge=allow_self_server or spec.scope in OWN_SCOPES,
+        )
         found[name] = configured
         # A file in a parent folder configures other folders, too.
         from_above = configured.scope == "project" and folder_of(Path(file)) != cwd.resolve()

@@ -28,6 +28,12 @@ def git_root(folder: Path) -> Path | None:
     return None
 
 
+def claude_code_projects(folder: Path) -> list[str]:
+    """The keys in `projects` of Claude Code's file under which it keeps what is for a folder, its local scope."""
+    places = (folder, folder.resolve(), git_root(folder))
+    return list(dict.fromkeys(str(place) for place in places if place is not None))
+
+
 def _repository_of(marker: Path) -> Path | None:
     """The main working tree of a worktree's `.git` file, if the two refer to each other."""
     word, _, location = _git_line(marker).partition(": ")

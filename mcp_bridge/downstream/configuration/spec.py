@@ -18,6 +18,9 @@ Era = Literal["auto", "legacy", "2026-07-28"]
 Scope = Literal["config", "folder", "local", "project", "user"]
 
 TYPES: tuple[ServerType, ...] = ("stdio", "auto", "http", "sse", "openapi")
+OWN_SCOPES: frozenset[Scope] = frozenset({"config", "folder"})
+"""Of our own TOML; the others are of clients' files."""
+
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
 
 # How long a tool call may take once its server is ready; the default of most MCP clients.
@@ -107,6 +110,8 @@ class ServerSpec:
         scope: The kind of configuration file; `folder` (our own TOML) and `project` files come with a checkout, which
             others may have written.
         problem: Why the server can't be used as configured, or None.
+        may_be_bridge: Whether it may be another bridge: not if it was found in a client's file, which doesn't mean it
+            to be a server of ours, and may have a principal's token for the client alone.
         scripts: For a server that comes with a folder, the trusted SHA-256 of each of the folder's files that its
             command names, by path. The server is only started if they still match.
     """
@@ -133,6 +138,7 @@ class ServerSpec:
     source: str = ""
     scope: Scope = "config"
     problem: str | None = None
+    may_be_bridge: bool = True
     scripts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -63,6 +63,9 @@ _TURN_SECONDS = 0.005
 # The longest address that an error shows.
 _SHOWN_CHARS = 300
 
+GATEWAY_STATUSES = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+"""Statuses of a gateway whose server may come back."""
+
 FailureKind = Literal["unsent", "session", "busy", "unauthorized", "redirected", "refused", "lost", "bad_answer"]
 
 

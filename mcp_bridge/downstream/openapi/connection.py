@@ -46,7 +46,15 @@ from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.downstream.openapi.document_fetching import DocumentReader, Found
 from mcp_bridge.downstream.openapi.requests import Credentials, Request, build
-from mcp_bridge.downstream.openapi.responses import ERROR_BYTES, AnswerError, Response, to_result, told_headers
+from mcp_bridge.downstream.openapi.responses import (
+    ERROR_BYTES,
+    AnswerError,
+    Response,
+    leaves_doubt,
+    said,
+    to_result,
+    told_headers,
+)
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
@@ -242,6 +250,8 @@ class OpenApiConnection(ServerConnection):
             response = await sent_until_read(functools.partial(self._sent, request))
             if response.status >= HTTPStatus.BAD_REQUEST and span is not None:
                 tracing.failed(span, str(response.status))
+        if leaves_doubt(request.method, response):
+            raise RequestFailedError(RemoteFailure("lost", f"answered {said(response)}", response.status))
         try:
             if len(response.body) > ERROR_BYTES:
                 return await on_thread(to_result, request.method, response)

@@ -1,6 +1,7 @@
 """A response as a tool's result: JSON as structured content, text as text, anything else as a file.
 
-A status from 400 on is the tool's error, with the body's beginning. What else is known of a response (its status and
+A status from 400 on is the tool's error, with the body's beginning; but one that a gateway gives in the service's place
+leaves open whether the operation was done (`leaves_doubt`). What else is known of a response (its status and
 headers) is in the result's `_meta`, which scripts see with `raw`.
 
 Loads the MCP SDK: import this module only where a service is connected to.
@@ -30,6 +31,8 @@ from mcp_types import (
 )
 
 from mcp_bridge import large_json
+from mcp_bridge.downstream.http.http_client import GATEWAY_STATUSES
+from mcp_bridge.downstream.openapi.selection import READING
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.offload import is_deep
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
@@ -113,6 +116,15 @@ def told_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+_IN_ITS_PLACE = GATEWAY_STATUSES | {HTTPStatus.REQUEST_TIMEOUT, *range(520, 528)}
+"""Statuses in place of a service's own; the last ones are Cloudflare's. 500 and 501 are a service's word on itself."""
+
+
+def leaves_doubt(method: str, response: Response) -> bool:
+    """Whether a response doesn't tell if an operation was done that may have had an effect."""
+    return response.status in _IN_ITS_PLACE and method.lower() not in READING
+
+
 def to_result(method: str, response: Response) -> CallToolResult:
     """A response as a tool's result.
 
@@ -122,7 +134,7 @@ def to_result(method: str, response: Response) -> CallToolResult:
     """
     meta = {META_KEY: {"status": response.status, "headers": response.headers}}
     if response.status >= HTTPStatus.BAD_REQUEST:
-        return CallToolResult(content=[_text(_said(response))], is_error=True, _meta=meta)
+        return CallToolResult(content=[_text(said(response))], is_error=True, _meta=meta)
     if method == "HEAD" or response.status >= HTTPStatus.MULTIPLE_CHOICES:
         return CallToolResult(content=[], structured_content=meta[META_KEY], _meta=meta)
     if not response.body:
@@ -192,7 +204,7 @@ def _is_text(kind: str) -> bool:
     }
 
 
-def _said(response: Response) -> str:
+def said(response: Response) -> str:
     """What an error says: the status, and what the service has to say of it."""
     try:
         phrase = HTTPStatus(response.status).phrase

@@ -51,6 +51,7 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.http.hidden_credentials import HiddenCredentials
 from mcp_bridge.downstream.http.http_client import (
+    GATEWAY_STATUSES,
     Attempt,
     Pace,
     RemoteFailure,
@@ -525,7 +526,7 @@ class HttpTransport:
             attempt = Attempt()
             try:
                 async with self.fetch("GET", attempt, headers=_resuming(before)) as response:
-                    if response.status_code in {HTTPStatus.TOO_MANY_REQUESTS, *_GATEWAY}:
+                    if response.status_code in {HTTPStatus.TOO_MANY_REQUESTS, *GATEWAY_STATUSES}:
                         failures += 1
                     elif not response.is_success or not is_stream(response):
                         return broken
@@ -605,7 +606,7 @@ class HttpTransport:
             try:
                 async with self.fetch("GET", Attempt(), headers=_resuming(last)) as response:
                     if not response.is_success or not is_stream(response):
-                        if response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *_GATEWAY}:
+                        if response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *GATEWAY_STATUSES}:
                             return
                     else:
                         async for event in self.events(response):
@@ -732,10 +733,6 @@ class _Requests:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-_GATEWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
-"""Statuses of a gateway whose server may come back."""
 
 
 def _resuming(last_event: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import anyio
 import httpx2
 import pytest
-from bridge_fixtures import DEADLINE_SECONDS, until
+from bridge_fixtures import DEADLINE_SECONDS, setups, state_directory, until
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
@@ -428,3 +428,54 @@ async def test_a_client_finds_the_authorization_server_by_the_bridges_word_and_a
         with pytest.raises(BridgeError, match=r"refuses the token \(403\)"):
             await logged_in(spec, tmp_path / "other", Visitor("stranger"))
         assert login.tokens.access_token.encode() not in bridge.logged
+
+
+# --- a bridge behind a bridge ---
+
+
+ASKS = """
+from mcp.runtime import call_tool
+
+for name in ["own", "team", "found", "bridge"]:
+    try:
+        print(name, (await call_tool(name, "run_python", {"code": "print('ran')"}))["stdout"].strip())
+    except Exception as error:
+        print(name, error.code, error)
+"""
+
+
+@pytest.fixture
+def another(tmp_path, engine, image, sandbox_state_dir):
+    """The `Setup` of a bridge with a state directory of its own, where nobody has to say who they are."""
+    folder = tmp_path / "another"
+    folder.mkdir()
+    return setups(folder, engine, state_directory(folder, sandbox_state_dir))()
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy", "2026-07-28"])
+async def test_a_bridge_is_never_behind_itself_and_another_only_where_it_is_named(configure, another, era):
+    setup, port = configure(client_configs=True), free_port()
+    annas, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    async with serving(another) as other:
+        with setup.config.open("a") as file:
+            file.write(
+                f'[servers.own]\nurl = "http://localhost:{port}/mcp"\nera = "{era}"\n'
+                f'headers = {{ Authorization = "Bearer {annas}" }}\n'
+                f'[servers.team]\nurl = "{other.url}"\nera = "{era}"\n'
+            )
+        # The first as docs/http.md has a user type it.
+        typed = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": f"Bearer {annas}"}}
+        found = {"url": f"{other.url}?by=address"}
+        entries = {"bridge": {"type": "http", **typed}, "found": {"type": "http", **found}}
+        (setup.home / ".claude.json").write_text(json.dumps({"mcpServers": entries}))
+        async with serving(setup, "--port", str(port)) as bridge, bridge.http() as http:
+            params = {"name": "run_python", "arguments": {"code": ASKS}}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = await http.post("/mcp", json=call, headers=await opened(http, bearer(ben)))
+            said = json.loads(answer.text.rpartition("data: ")[2])["result"]["content"][0]["text"].splitlines()
+            listed = setup.run("execution", "list", "--principal", "anna", "--json")
+    assert said[0].startswith("own server_unavailable server 'own' is misconfigured: it is this bridge itself."), said
+    assert said[1] == "team ran"
+    assert said[2].startswith("found server_unavailable server 'found' is misconfigured: it is a bridge, which"), said
+    assert said[3].startswith("bridge unknown_server"), said
+    assert json.loads(listed.stdout)["executions"] == [], "nothing ran as another principal"

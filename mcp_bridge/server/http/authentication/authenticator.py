@@ -23,8 +23,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenStore, find
+from mcp_bridge.governance.principal_tokens import TokenRecord, TokenStore, find
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
+from mcp_bridge.http_settings import TOKEN_PREFIX
 from mcp_bridge.server.http.authentication.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, load_authentication
 from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
@@ -217,7 +218,7 @@ class Authenticator:
         return parts[1]
 
     async def _by_bearer(self, text: str) -> _Credential:
-        if text.startswith(PREFIX):
+        if text.startswith(TOKEN_PREFIX):
             return await self._by_token(text)
         if self._access_tokens is None:
             raise self._bad_token()
