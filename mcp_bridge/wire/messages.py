@@ -71,6 +71,8 @@ class ExecutionStart(NamedTuple):
 
     `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
     says that calls may be listed, and not made.
+
+    Without `advises`, no advice follows an error: the code runs against its record, with which its error is compared.
     """
 
     execution: str
@@ -84,6 +86,7 @@ class ExecutionStart(NamedTuple):
     language: str | None = None
     memory: int | None = None
     is_dry: bool = False
+    advises: bool = True
 
 
 class ExecutionInterrupt(NamedTuple):
