@@ -90,6 +90,8 @@ class ExecutionEnvironment:
         return self.shower.show(None if isinstance(value, runtime.Nothing) else value)
 
     def _advise(self, exc: BaseException) -> None:
+        if not self.start.advises:
+            return
         # Imported late: most scripts don't fail, and no start should wait for it.
         from mcp_bridge.guest.advice import advice, script_environment
 

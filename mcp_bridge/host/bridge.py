@@ -851,9 +851,13 @@ class Bridge:
         replays = bool(script.history.calls) or not script.live
         # It asks for them again, and is told where one is there no more.
         had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
-        return self._start_line(script.execution, active.job, replays=replays, had_inputs=had_inputs)
+        return self._start_line(
+            script.execution, active.job, replays=replays, had_inputs=had_inputs, advises=script.live
+        )
 
-    def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
+    def _start_line(
+        self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False, advises: bool = True
+    ) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
@@ -867,6 +871,8 @@ class Bridge:
             start = start._replace(is_dry=True)
         if job.cell is not None:
             start = start._replace(listings={row["name"]: self.catalog.mark(row["name"]) for row in servers})
+        if not advises:
+            start = start._replace(advises=False)
         return start_line(start)
 
     async def run_program(

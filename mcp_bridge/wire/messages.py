@@ -74,6 +74,8 @@ class ExecutionStart(NamedTuple):
 
     `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
     says that calls may be listed, and not made.
+
+    Without `advises`, no advice follows an error: the code runs against its record, with which its error is compared.
     """
 
     execution: str
@@ -88,6 +90,7 @@ class ExecutionStart(NamedTuple):
     memory: int | None = None
     is_dry: bool = False
     listings: dict[str, Any] | None = None
+    advises: bool = True
 
 
 class ExecutionInterrupt(NamedTuple):

@@ -14,6 +14,7 @@ from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, n
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
+from mcp_bridge.executions.scripts.same_error import is_same_error, shown_error
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.status import OWN_END, effective_status
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.secrets.value_references import Scalar
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
-"""The fields of a record that are compared: those that don't depend on time."""
+"""The fields of a record that are compared whole: those that don't depend on time. The error is compared in parts."""
 
 
 class ReadingRecorder:
@@ -143,6 +144,9 @@ def difference(
         expected = None if parted.recorded is None else parted.recorded.encode()
         actual = None if parted.asked is None else parted.asked.encode()
         return Difference(last if known is None else known.sequence, parted.call, parted.what, expected, actual)
+    was = record.get("error") if record.get("status") == now.status == "error" else None
+    if was is not None and now.error is not None and not is_same_error(was, now.error, values_behind):
+        return Difference(last, None, "error", shown_error(was), shown_error(now.error))
     replayed = now.to_json()
     for name in COMPARED:
         # A sensitive value that the script itself generates gets another reference each time.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -18,6 +17,7 @@ from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
+from mcp_bridge.executions.scripts.same_error import without_addresses
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
-"""An object's address, as its `repr` shows it: another in every process."""
 
 MAX_LOOKED = 4
 """How many cells are looked at, for each that may run again: many may have left nothing."""
@@ -74,7 +71,7 @@ class RecordedCell(NamedTuple):
         """The first difference between the cell's record and what it has done now."""
         values = self.active.gate.values
         return difference(
-            self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, _without_addresses
+            self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, without_addresses
         )
 
 
@@ -293,7 +290,8 @@ def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | No
     else:
         why = f"its {found.what} was {expected}, and is {actual}{ended if found.what == 'status' else ''}"
     # Perhaps by a server that can't be started at the moment, or a setting.
-    mend = "Once what ended it now is mended, it is rebuilt." if ended and ended in why else ""
+    is_failure = found.what == "error" or (ended and ended in why)
+    mend = "Once what ended it now is mended, it is rebuilt." if is_failure else ""
     return lost_at(stored, f"run again, it did not do the same: {why}", mend, **sides)
 
 
@@ -349,7 +347,3 @@ def skipped(cells: Sequence[StoredExecution], last: int) -> str:
         return ""
     which = f"the cell {without[0]}" if len(without) == 1 else f"the cells {', '.join(without)}"
     return f"; without {which}, which did not end by itself and left nothing"
-
-
-def _without_addresses(value: Any) -> Any:
-    return _ADDRESS.sub("0x", value) if isinstance(value, str) else value

@@ -152,7 +152,7 @@ class Execution {
   #described(error) {
     let found = null;
     try {
-      found = advice(error, this.#servers, this.#modules?.exported ?? {});
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules?.exported ?? {});
     } catch {
       // An object that resists: the error stands alone.
     }

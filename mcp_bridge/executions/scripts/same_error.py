@@ -1,0 +1,81 @@
+"""Whether a script that is run again has failed as it did: what is compared of its error, and what may differ."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.policy.secrets.value_references import equal_by_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcp_bridge.policy.secrets.value_references import Scalar
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+"""An object's address, as its `repr` shows it: another in every process."""
+
+_PYTHON = re.compile(r"\bpython3\.\d+")
+"""Where a library is, as an error of an import has it: elsewhere with another version of Python."""
+
+_CUT = re.compile(r"\n… \d+ characters cut …\n")
+"""Where the guest has shortened a text. How much is left depends on the advice that follows it."""
+
+_OFFERED = re.compile(r"; (?:nearest|there are|write): .*|\. It is [\w.]+\(.*", re.DOTALL)
+"""What our modules offer for a name that isn't there: it depends on the tools that there are."""
+
+_ADVICE = re.compile(r"(?:\n.*)?(?: \(.* was never awaited, so it never ran; .*\))?", re.DOTALL)
+"""What follows an exception's own text: advice, which depends on tools and packages, and a note on a forgotten call."""
+
+
+def without_addresses(value: Any) -> Any:
+    """A text without the addresses in it; any other value as it is."""
+    return _ADDRESS.sub("0x", value) if isinstance(value, str) else value
+
+
+def is_same_error(
+    recorded: Mapping[str, Any], now: Mapping[str, Any], values_behind: Callable[[Any], Mapping[str, Scalar]]
+) -> bool:
+    """Whether two errors with which a script has ended are the same.
+
+    Compared are the code and, of an exception, its type, its line and its own text. Of other errors the text isn't:
+    it has limits and places of now.
+
+    Args:
+        recorded: The recorded error, projected.
+        now: That of the run again, projected. No advice follows it (`messages.ExecutionStart.advises`).
+        values_behind: The values behind the references in a value.
+    """
+    if recorded.get("code") != now.get("code"):
+        return False
+    # What an older version hasn't recorded can't be compared.
+    if any(name in recorded and recorded[name] != now.get(name) for name in ("type", "line")):
+        return False
+    # Another version of Python words what it doesn't understand otherwise.
+    if "type" not in recorded or recorded["code"] == "syntax_error":
+        return True
+    return _is_same_text(str(recorded.get("message", "")), str(now.get("message", "")), values_behind)
+
+
+def shown_error(error: Mapping[str, Any] | None) -> str | None:
+    """An error for people: its type, text and line."""
+    if error is None:
+        return None
+    kind, line = error.get("type"), error.get("line")
+    named = f"{kind}: " if kind else ""
+    return f"{named}{error.get('message', '')}{f' (line {line})' if line else ''}"
+
+
+def _is_same_text(recorded: str, now: str, values_behind: Callable[[Any], Mapping[str, Scalar]]) -> bool:
+    before, after = map(_comparable, (recorded, now))
+    if _CUT.search(recorded) or _CUT.search(now):
+        # Their beginnings, which are long.
+        size = min(len(_CUT.split(text)[0]) for text in (before, after))
+        before, after = before[:size], after[:size]
+    # A sensitive value that the script itself makes has another reference each time, which is as long.
+    own, rest = before[: len(after)], before[len(after) :]
+    return _ADVICE.fullmatch(rest) is not None and equal_by_values(own, after, values_behind([own, after]))
+
+
+def _comparable(text: str) -> str:
+    return _OFFERED.sub("", _PYTHON.sub("python3", without_addresses(text)))

@@ -1,0 +1,84 @@
+"""Cells that fail in another way when they run again: that is told, and what may truly differ isn't."""
+
+import time
+
+import anyio
+import pytest
+
+from mcp_bridge.errors import BridgeError
+
+pytestmark = pytest.mark.xdist_group("sessions")
+
+BY_TIME = {
+    "another type, line": {
+        "python": "import time\nif time.time() > {until}:\n    raise KeyError('late')\ny = 1\nraise ValueError('soon')",
+        "javascript": "if (Date.now() / 1000 > {until}) throw new RangeError('late')\n"
+        "const y = 1\nthrow new TypeError('soon')",
+    },
+    "another line": {
+        "python": "import time\nif time.time() > {until}:\n    raise ValueError('no')\ny = 1\nraise ValueError('no')",
+        "javascript": "if (Date.now() / 1000 > {until}) throw new Error('no')\nconst y = 1\nthrow new Error('no')",
+    },
+    "another text": {
+        "python": "import time\ny = 1\nraise ValueError('late' if time.time() > {until} else 'soon')",
+        "javascript": "const y = 1\nthrow new Error(Date.now() / 1000 > {until} ? 'late' : 'soon')",
+    },
+}
+
+
+def put_away(bridge):
+    bridge._shared.live_sessions.end_all()
+
+
+@pytest.mark.parametrize("case", BY_TIME)
+async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_errors(bilingual, case):
+    code = BY_TIME[case][bilingual.language]
+    async with bilingual.open() as bridge:
+        until = time.time() + 3
+        first = await bridge.run(code.replace("{until}", repr(until)), session="s")
+        assert first.status == "error"
+        await anyio.sleep(until + 0.1 - time.time())
+        put_away(bridge.bridge)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("y", session="s")
+        error = caught.value
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "error")
+        assert error.details["recorded"] != error.details["actual"]
+        assert first.error["type"] in error.details["recorded"]
+        stored = await bridge.bridge.lifecycle.stored(first.execution, "local")
+        replayed = await bridge.bridge.replay_execution(stored)
+        assert (replayed.agrees, replayed.difference.what) == (False, "error")
+
+
+ADVISED = {
+    "python": "y = 1\nx = 'abc'\nx.length",
+    "javascript": "const y = 1\nprint(y)",
+}
+
+
+async def test_advice_is_not_compared_and_a_forgotten_call_is_no_other_failure(bilingual):
+    async with bilingual.open() as bridge:
+        first = await bridge.run(ADVISED[bilingual.language], session="s")
+        assert "\n" in first.error["message"], "the advice"
+        forgets = "z = 1\nruntime.search('x')\nraise ValueError('no')"
+        if bilingual.language == "javascript":
+            forgets = "const z = 1\nthrow new Error('no')"
+        second = await bridge.run(forgets, session="s")
+        assert (bilingual.language == "python") == ("never awaited" in second.error["message"]), second.error
+        put_away(bridge.bridge)
+        assert (await bridge.run("y + z", session="s")).value == "2"
+
+
+PLAIN = {
+    "python": "class C: pass\ny = 1\nraise KeyError(C())",
+    "javascript": "const y = 1\nnull.x",
+}
+
+
+async def test_an_error_without_advice_and_with_an_address_is_the_same_error(bilingual):
+    async with bilingual.open() as bridge:
+        await bridge.run(PLAIN[bilingual.language], session="s")
+        broken = await bridge.run("raise (" if bilingual.language == "python" else "throw (", session="s")
+        assert broken.error["code"] == "syntax_error"
+        put_away(bridge.bridge)
+        assert (await bridge.run("y", session="s")).value == "1"
