@@ -1,6 +1,7 @@
 """Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
 
 import sys
+import time
 
 import anyio
 import pytest
@@ -294,6 +295,22 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
         assert "erased" in error.message
         assert await bridge.end_session("s")
         assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
+
+
+async def test_a_cell_that_waited_longer_than_payloads_are_kept_goes_on_with_what_the_cells_before_had_left(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("x += 1", session="s")
+        other = await bridge.run("x = 1", session="unused")
+        waits = "x += await runtime.wait_event('go')\nx"
+        waiting = await bridge.run(waits, session="s")
+        assert waiting.status == "suspended"
+        by = "keep_payloads_days"
+        erased = await erase(bridge.database, bridge.files, "age", time.time() + 100, by=by, reason=None)
+        assert erased.executions == (other.execution,)
+        await bridge.send_event(waiting.execution, "go", 40, "test", and_resume=False)
+        record = await bridge.run(waits, session="s")
+        assert (record.value, record.session["rebuilt"]) == ("42", 2)
 
 
 async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_ended(sandboxes):
