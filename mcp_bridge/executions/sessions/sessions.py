@@ -21,7 +21,7 @@ from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.ledger.log.session_store import SessionStore
@@ -238,6 +238,32 @@ async def _is_same(store: ProgramStore, principal: str, session: str, before: st
         if place == was:
             return effective_status(known) == "refused"
     return False
+
+
+async def ended_sessions(
+    store: ProgramStore, heads: SessionStore, known: Mapping[tuple[str, str], str]
+) -> list[tuple[str, str]]:
+    """Those of some sessions that have ended, or have gone on elsewhere by more than a cell.
+
+    Args:
+        store: The executions.
+        heads: Which cell is the last of each.
+        known: Whose each is and its name, with the execution that was its last cell.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    now = await heads.heads_of(known)
+    found = []
+    for session, last in known.items():
+        if (head := now.get(session)) == last:
+            continue
+        stored = await store.execution(head, session[0]) if head else None
+        place = None if stored is None else Cell.of(stored)
+        # One that goes on from that cell may have been refused: the next one has its place.
+        if place is None or place.previous != last:
+            found.append(session)
+    return found
 
 
 async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> None:

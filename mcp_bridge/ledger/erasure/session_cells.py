@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.storage.cell_chains import read_cell
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,10 +25,9 @@ _HEADS = (
 )
 """The last cells of sessions, with when each was used and whether it can still go on. The parameter is ERASED."""
 
-_CELL = (
-    "SELECT bundle, wrapped, (SELECT coalesce(sum(size), 0) FROM pieces WHERE pieces.execution = executions.id)"
-    " + coalesce(length(bundle), 0) + coalesce(length(record), 0)"
-    " FROM executions JOIN data_keys ON data_keys.execution = executions.id WHERE executions.id = ?"
+_SIZE = (
+    "SELECT (SELECT coalesce(sum(size), 0) FROM pieces WHERE pieces.execution = executions.id)"
+    " + coalesce(length(bundle), 0) + coalesce(length(record), 0) FROM executions WHERE id = ?"
 )
 
 
@@ -113,15 +111,7 @@ class SessionCells:
         return self._cells[execution]
 
     def _open(self, connection: sqlite3.Connection, execution: str) -> _Cell:
-        row = connection.execute(_CELL, (execution,)).fetchone()
-        if row is None or row[1] is None:
+        found = read_cell(connection, self._database.master, execution)
+        if found is None:
             return _Cell("", 0)
-        bundle, wrapped, size = row
-        try:
-            key = self._database.master.open(execution, wrapped)
-            opened = open_sealed(key, bundle, label_of(execution, "bundle"))
-        except BridgeError:
-            # Nobody can rebuild from it, and what is damaged is told where it is read.
-            return _Cell("", size)
-        place = None if opened is None else opened["bundle"].get("cell")
-        return _Cell("" if place is None else place["previous"], size)
+        return _Cell(found.previous, connection.execute(_SIZE, (execution,)).fetchone()[0])
