@@ -623,10 +623,10 @@ class Bridge:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
         live = self._shared.live_sessions
         rows = []
-        for row in await self.sessions.listed():
+        for row in await self.sessions.listed(can_rebuild=self.settings.sessions.rebuild):
             key = SessionKey(self.principal.name, row.name)
             state: str = "running" if live.is_running(key) else row.state
-            if state == "idle" and key in live.idle:
+            if state in {"idle", "lost"} and key in live.idle:
                 state = "ready"
             rows.append(
                 {
