@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import START_SECONDS, erase_old, finish, under_way
 from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.session_cells import SessionCells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.storage.database import Database
@@ -21,6 +20,10 @@ logger = logging.getLogger(__name__)
 FULL, ENOUGH = 0.9, 0.8
 """Shares of the quota. Above FULL, executions that may be erased are erased until ENOUGH is reached."""
 
+SESSIONS_SHARE = 0.25
+"""The share of the quota that cells of listed sessions may take and be erased after all else. What sessions have beyond
+that is as any other execution, so that one that fills the ledger doesn't displace the records of others."""
+
 LARGE_SHARE = 64
 """An execution larger than one part in so many of the ledger's limit is erased first when space is needed."""
 
@@ -29,8 +32,8 @@ async def make_room(database: Database, files: Files, config: LedgerConfig) -> N
     """Erase old executions, then ended ones, until a nearly full ledger has space again.
 
     Large executions are erased first, so that a run that fills the ledger doesn't displace the records of others; then
-    those that ended first. With `keep_payloads_days = "forever"` nothing is erased. Errors are logged: callers that
-    need space check for it themselves.
+    those that ended first; and last what sessions are rebuilt from. With `keep_payloads_days = "forever"` nothing is
+    erased. Errors are logged: callers that need space check for it themselves.
     """
     try:
         await _make_room(database, files, config)
@@ -47,22 +50,39 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
             raise
     if config.keep_payloads_days == "forever" or most is None:
         return
+    cells: SessionCells | None = SessionCells(database, most=SESSIONS_SHARE * most)
     while (await database.measure()).used > ENOUGH * most:
-        chosen = await retention.candidates_for_room(database, most // LARGE_SHARE)
-        erased = chosen and await _erase_ended(database, files, chosen)
-        if not erased:
+        if await _erase_some(database, files, most // LARGE_SHARE, cells):
+            continue
+        if cells is None:
             break
-        logger.warning("the ledger is nearly full: erased the payloads of %d executions that had ended", len(erased))
+        cells = None
 
 
-async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
-    erased = await execution_erasure.erase_ended(database, chosen, by="max_size", under_way=under_way(database))
+async def _erase_some(database: Database, files: Files, large: int, cells: SessionCells | None) -> bool:
+    """Erase a large execution, or some of those that ended first; whether there were any that may be erased."""
+    kept: set[str] = set()
+    if cells is not None:
+        await cells.read()
+        kept = await database.run_read(cells.kept)
+    chosen = await retention.candidates_for_room(database, large, kept)
+    if not chosen:
+        return False
+    erased = await execution_erasure.erase_ended(
+        database, chosen, by="max_size", under_way=under_way(database), cells=cells
+    )
     try:
         await finish(database, files, START_SECONDS)
     except BridgeError as exc:
         # The execution is erased. A reader prevents the completion, which the next erasure repeats.
         logger.warning("%s", exc)
-    return erased.executions
+    if erased.executions:
+        logger.warning(
+            "the ledger is nearly full: erased the payloads of %d executions that had ended%s",
+            len(erased.executions),
+            "" if cells else ", also of cells that sessions are rebuilt from",
+        )
+    return bool(erased.executions)
 
 
 async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:

@@ -162,7 +162,7 @@ class Shared:
         self.usages = usages or Usages()
         self.queue = RunQueue(settings.max_concurrent, settings.max_queued)
         self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
-        self.live_sessions = LiveSessions(settings)
+        self.live_sessions = LiveSessions(settings, tasks, self._ended_sessions)
         self.withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self.inputs: Mapping[str, InputSource] = governance.inputs
@@ -171,6 +171,11 @@ class Shared:
         """All principals' views that anything uses, or that are kept for later."""
         self.kept: OrderedDict[str, Bridge] = OrderedDict()
         """The views that are kept, the one that was asked for last at the end."""
+
+    async def _ended_sessions(self, known: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+        from mcp_bridge.executions.sessions.sessions import ended_sessions
+
+        return await ended_sessions(ProgramStore(self.database), SessionStore(self.database), known)
 
     async def _sweep_files(self) -> None:
         await sweep_files(self.database, self.files, self.settings.ledger)
@@ -618,10 +623,10 @@ class Bridge:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
         live = self._shared.live_sessions
         rows = []
-        for row in await self.sessions.listed():
+        for row in await self.sessions.listed(can_rebuild=self.settings.sessions.rebuild):
             key = SessionKey(self.principal.name, row.name)
             state: str = "running" if live.is_running(key) else row.state
-            if state == "idle" and key in live.idle:
+            if state in {"idle", "lost"} and key in live.idle:
                 state = "ready"
             rows.append(
                 {

@@ -61,12 +61,12 @@ INTERRUPTION_SECONDS = 0.5
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
 
+MAX_REPORT_BYTES = 1 << 20
+"""Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
+
 OOM_SECONDS = 3.0
 """How long a process that the kernel kills for memory may take to end. What process 1 has told of before isn't why its
 sandbox has ended."""
-
-MAX_REPORT_BYTES = 1 << 20
-"""Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
 
 MAX_LEFTOVER_BYTES = 4 << 20
 """Most that process 1 may report as output: two pipes and two reads of them, in base64, are a tenth of it."""
@@ -328,44 +328,28 @@ class SandboxRun:
 
     async def _read_reports(self) -> None:
         """Process 1's reports. What else comes there is the engine's, which keeps the tail of it."""
-        decoder = LineDecoder(MAX_REPORT_BYTES)
+        reader = ReportReader()
         try:
             async for chunk in self._process.stderr:
-                try:
-                    lines = decoder.feed(chunk)
-                except WireError:
-                    # Nothing of ours is so long. Read on: a full pipe would hold up process 1.
-                    decoder = LineDecoder(MAX_REPORT_BYTES)
-                    continue
-                for line in lines:
-                    self._report(line)
+                for report, size in reader.feed(chunk):
+                    self._take(report, size)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             logger.debug("process 1's reports ended: %s", exc)
         self._reported.set()
 
-    def _report(self, line: bytes) -> None:
-        if not line.startswith(b"{"):
-            return
-        try:
-            message = jsonrpc.decode(line)
-            if not isinstance(message, jsonrpc.Notification):
-                return
-            params = messages.decode_params(messages.method_params(message.method), message.params)
-        except WireError:
-            # An engine's own JSON, or a script that writes to process 1's descriptors: no report, and no harm.
-            return
-        match params:
+    def _take(self, report: Any, size: int) -> None:
+        match report:
             case messages.InitBeat():
                 self._last_beat = time.monotonic()
-                self._oom_kills.append((self._last_beat, params.oom_kills))
-                self._clock.computed(params.processor)
+                self._oom_kills.append((self._last_beat, report.oom_kills))
+                self._clock.computed(report.processor)
             case messages.InitExited():
-                self._exited = params
+                self._exited = report
             case messages.OutputWrite():
                 # It follows what is still on its way in the channel.
-                self._leftover_size += len(line)
+                self._leftover_size += size
                 if self._leftover_size <= MAX_LEFTOVER_BYTES:
-                    self._leftovers.append(params)
+                    self._leftovers.append(report)
 
     def _take_leftovers(self) -> None:
         """What the guest had printed and didn't live to send."""
@@ -618,6 +602,35 @@ _SEVERED = "was lost by its engine (its client was killed, or its monitor)"
 
 _LOST_BY_ENGINE = frozenset({125, 126, 127})
 """How an engine's client ends that has failed itself."""
+
+
+class ReportReader:
+    """Decodes process 1's reports. What is none, of an engine or of a script that writes there, is left out."""
+
+    def __init__(self) -> None:
+        self._decoder = LineDecoder(MAX_REPORT_BYTES)
+
+    def feed(self, chunk: bytes) -> list[tuple[Any, int]]:
+        """The reports that a chunk ends, each with how many bytes its line has."""
+        try:
+            lines = self._decoder.feed(chunk)
+        except WireError:
+            # Nothing of ours is so long. Read on: a full pipe would hold up process 1.
+            self._decoder = LineDecoder(MAX_REPORT_BYTES)
+            return []
+        return [(report, len(line)) for line in lines if (report := _report(line)) is not None]
+
+
+def _report(line: bytes) -> Any:
+    if not line.startswith(b"{"):
+        return None
+    try:
+        message = jsonrpc.decode(line)
+        if not isinstance(message, jsonrpc.Notification):
+            return None
+        return messages.decode_params(messages.method_params(message.method), message.params)
+    except WireError:
+        return None
 
 
 def _signal_name(number: int) -> str:

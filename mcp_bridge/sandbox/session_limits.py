@@ -14,6 +14,8 @@ class SessionSettings(BaseModel):
 
     Attributes:
         idle_timeout: A session's sandbox is put away when no cell has run for so long; its next cell rebuilds it.
+        idle_processor_seconds: A session's sandbox is put away when what a cell has left running has used so much
+            processor time since the cell's end.
         max_idle: Sandboxes of one principal that are kept between cells; the one used longest ago is put away first.
         max_idle_together: As `max_idle`, of all principals together.
         max_waiting: Cells that wait for one session.
@@ -26,6 +28,9 @@ class SessionSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     idle_timeout: Annotated[Seconds, Field(description="Put an idle session's sandbox away after so long")] = 900.0
+    idle_processor_seconds: Annotated[
+        Seconds, Field(description="Put it away when what was left running has used so much processor time meanwhile")
+    ] = 30.0
     max_idle: Annotated[int, Field(ge=0, description="Idle sessions of one principal that keep their sandbox")] = 4
     max_idle_together: Annotated[int, Field(ge=0, description="Idle sessions of all that keep their sandbox")] = 8
     max_waiting: Annotated[

@@ -56,7 +56,7 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
     return [
         schema,
         # Most clients never have one.
-        *([sessions] if await bridge.sessions.listed() else ()),
+        *([sessions] if await bridge.sessions.are_there() else ()),
         *(
             types.Resource(
                 uri=f"{PROGRAM_SCHEME}://{quote(row['name'], safe='')}",

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -14,12 +15,14 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.sessions.sessions import end_session, ended_sessions
 from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sessions import session_sandbox
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
 from mcp_bridge.ledger.log.session_store import SessionStore
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
 from mcp_bridge.wire.errors import WireError
@@ -228,6 +231,59 @@ async def test_an_idle_session_is_put_away_and_rebuilt(sandboxes):
         assert record.value == "[1]"
         assert record.session["rebuilt"] == 1
         assert any("was rebuilt" in notice for notice in record.notices)
+
+
+async def test_a_session_that_another_process_has_ended_is_put_away(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("y = 1", session="other")
+        store, heads = ProgramStore(bridge.database), SessionStore(bridge.database)
+        assert await end_session(bridge.lifecycle, heads, "local", "s")
+        await until(lambda: [key.name for key in bridge._shared.live_sessions.idle] == ["other"])
+        assert (await bridge.run("y", session="other")).session == {"name": "other", "cell": 2}
+        assert await ended_sessions(store, heads, {}) == []
+
+
+async def test_a_session_that_another_process_has_ended_while_a_cell_of_it_ran_is_put_away(sandboxes):
+    async with sandboxes.open() as bridge:
+        heads = SessionStore(bridge.database)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(bridge.run, "import time\ntime.sleep(3)", session="s"))
+
+            async def has_ended():
+                return await end_session(bridge.lifecycle, heads, "local", "s")
+
+            await until(has_ended)
+        await until_none(sandboxes)
+        assert not bridge._shared.live_sessions.idle
+
+
+async def test_a_session_that_goes_on_or_was_refused_meanwhile_has_not_ended(sandboxes):
+    async with sandboxes.open() as bridge:
+        store, heads = ProgramStore(bridge.database), SessionStore(bridge.database)
+        last = [(await bridge.run(f"x = {number}", session="s")).execution for number in range(3)]
+        session = ("local", "s")
+        assert await ended_sessions(store, heads, {session: last[2]}) == []
+        assert await ended_sessions(store, heads, {session: last[1]}) == []
+        assert await ended_sessions(store, heads, {session: last[0]}) == [session]
+
+
+SPINS = {
+    "python": "import threading\nx = 1\ndef spin():\n    while True: pass\n"
+    "threading.Thread(target=spin, daemon=True).start()",
+    "javascript": "globalThis.x = 1\nconst { Worker } = await import('node:worker_threads')\n"
+    "new Worker('while (true);', { eval: true }).unref()",
+}
+
+
+async def test_what_a_cell_has_left_running_computes_for_a_bounded_time(bilingual):
+    limits = SessionSettings(idle_processor_seconds=0.5)
+    async with bilingual.open(sessions=limits) as cells:
+        await cells.run(SPINS[cells.language], session="s")
+        await until(lambda: not cells.bridge._shared.live_sessions.idle)
+        record = await cells.run("x", session="s")
+        assert record.value == "1"
+        assert any("idle_processor_seconds" in notice for notice in record.notices)
 
 
 async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sandboxes):
@@ -566,7 +622,7 @@ async def test_a_bridge_that_ends_before_its_session_rests_leaves_no_rest_to_beg
     process, faults = Idle(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     async with anyio.create_task_group() as tasks:
-        SessionSandbox(process, tasks, 1000).rest(60, lambda: faults.append("expired"))
+        SessionSandbox(process, tasks, 1000).rest(60, 60, lambda: faults.append("expired"))
         await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     assert process.is_closed

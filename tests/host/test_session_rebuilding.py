@@ -1,6 +1,7 @@
 """Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
 
 import sys
+import time
 
 import anyio
 import pytest
@@ -282,6 +283,44 @@ async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sa
         assert (await refused(bridge.run, "x", session="u", fork="s@2")).code == "unknown_cell"
 
 
+async def states(bridge):
+    """What `runtime.sessions()` and the resource say, and what a command says, which sees no sandbox."""
+    here = {row["name"]: row["state"] for row in await bridge.listed_sessions()}
+    return here, {row.name: row.state for row in await bridge.sessions.listed()}
+
+
+async def test_a_session_that_can_not_be_rebuilt_is_listed_as_lost_once_no_sandbox_has_it(sandboxes, tmp_path):
+    governance = load_governance({"projection": {"patterns": ["email"]}}, None, tmp_path, tmp_path)
+    async with sandboxes.open(governance=governance) as bridge:
+        await bridge.run("x = 1\nwhile True: pass", session="interrupted", timeout=1)
+        erased = await bridge.run("x = 1", session="erased")
+        await bridge.run("x = 'anna@example.com'", session="value")
+        for name in ("interrupted", "erased", "value", "whole"):
+            await bridge.run("y = 1", session=name)
+        await erase(bridge.database, bridge.files, "execution", erased.execution, by="test", reason=None)
+        (value,) = await bridge.database.read("SELECT id FROM reference_values")
+        await erase(bridge.database, bridge.files, "reference", value[0], by="test", reason=None)
+        lost = dict.fromkeys(("interrupted", "erased", "value"), "lost")
+        assert await states(bridge) == (dict.fromkeys((*lost, "whole"), "ready"), lost | {"whole": "idle"})
+        assert (await bridge.run("y", session="interrupted")).value == "1"
+        put_away(bridge)
+        assert await states(bridge) == (lost | {"whole": "idle"},) * 2
+        for name in lost:
+            assert (await refused(bridge.run, "y", session=name)).code == "session_lost"
+        assert (await bridge.run("y", session="whole")).value == "1"
+
+
+async def test_where_sessions_are_not_rebuilt_one_without_a_sandbox_is_listed_as_lost(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(rebuild=False)) as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("import os; os._exit(1)", session="empty")
+        assert (await states(bridge))[0] == {"s": "ready", "empty": "idle"}
+        put_away(bridge)
+        assert (await states(bridge))[0] == {"s": "lost", "empty": "idle"}
+        assert (await refused(bridge.run, "x", session="s")).code == "session_not_rebuilt"
+        assert (await bridge.run("1", session="empty")).value == "1"
+
+
 async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandboxes):
     async with sandboxes.open() as bridge:
         first = await bridge.run("x = 1", session="s")
@@ -294,6 +333,22 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
         assert "erased" in error.message
         assert await bridge.end_session("s")
         assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
+
+
+async def test_a_cell_that_waited_longer_than_payloads_are_kept_goes_on_with_what_the_cells_before_had_left(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("x += 1", session="s")
+        other = await bridge.run("x = 1", session="unused")
+        waits = "x += await runtime.wait_event('go')\nx"
+        waiting = await bridge.run(waits, session="s")
+        assert waiting.status == "suspended"
+        by = "keep_payloads_days"
+        erased = await erase(bridge.database, bridge.files, "age", time.time() + 100, by=by, reason=None)
+        assert erased.executions == (other.execution,)
+        await bridge.send_event(waiting.execution, "go", 40, "test", and_resume=False)
+        record = await bridge.run(waits, session="s")
+        assert (record.value, record.session["rebuilt"]) == ("42", 2)
 
 
 async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_ended(sandboxes):

@@ -29,7 +29,10 @@ Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `sessio
 
 @sessions.command("list", epilog="Example:\n\nmcp-bridge session list --json")
 def list_(ctx: typer.Context, principal: Principal = None, config: Config = None, as_json: Json = False) -> None:
-    """List sessions, the one used last first."""
+    """List sessions, the one used last first.
+
+    One that can't be rebuilt by its record is `lost`, also while a bridge still has its sandbox.
+    """
 
     def work() -> int:
         from mcp_bridge.executions.sessions.sessions import session_rows
@@ -69,19 +72,21 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
 def show(
     ctx: typer.Context, name: Name, principal: Principal = None, config: Config = None, as_json: Json = False
 ) -> None:
-    """List a session's cells, and how each has ended."""
+    """List a session's cells, how each has ended, and what it has left: names, nothing, or what is lost."""
 
     def work() -> int:
         async def found(database: Database) -> list[tuple[StoredExecution, str]]:
             from mcp_bridge.executions.sessions.sessions import chain
             from mcp_bridge.ledger.log.session_store import SessionStore
             from mcp_bridge.ledger.storage.execution_store import ProgramStore
+            from mcp_bridge.views.overview import Overview
 
             store, whose = ProgramStore(database), principal or LOCAL_PRINCIPAL.name
             head = await SessionStore(database).head(whose, name)
             if not head:
                 raise await _unknown(database, name, principal)
-            cells = [stored async for stored in chain(store, whose, head)]
+            overview = Overview(database, LOCAL_PRINCIPAL)
+            cells = [await overview.as_recorded(stored) async for stored in chain(store, whose, head)]
             return [(stored, await argument_decoding.short_id(store, stored.id)) for stored in reversed(cells)]
 
         cells = run_with_database(configuration_loading.load(config or ctx.obj).settings, found, allow_read_only=True)
@@ -94,13 +99,14 @@ def show(
                     str(row["cell"] or "?"),
                     ident,
                     row["status"],
+                    row["left"],
                     showing.moment(row["started"]),
                     "" if row["rebuilt"] is None else f"{row['rebuilt']} cells",
                     _gist(row["code"]),
                 )
                 for row, (_, ident) in zip(rows, cells, strict=True)
             ]
-            showing.table(("cell", "id", "status", "began", "rebuilt before", "code"), table)
+            showing.table(("cell", "id", "status", "left", "began", "rebuilt before", "code"), table)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -155,6 +161,7 @@ async def _unknown(database: Database, name: str, principal: str | None) -> Brid
 
 
 def _cell(stored: StoredExecution) -> dict[str, Any]:
+    """A cell, as `Overview.as_recorded` gives it: a sensitive value in its code is a reference."""
     from mcp_bridge.executions.sessions.cell import Cell
     from mcp_bridge.executions.sessions.sessions import left_by
     from mcp_bridge.executions.status import effective_status

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
@@ -21,7 +21,7 @@ from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.ledger.log.session_store import SessionStore
@@ -31,6 +31,10 @@ SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 POLL_SECONDS = 0.2
 """Interval for checking whether another process has ended a session's cell."""
+
+MAX_CELLS_LOOKED = 2000
+"""Cells of a session that are looked at to tell whether it can be rebuilt: as many as a rebuilding looks at by default.
+"""
 
 
 class Sessions:
@@ -182,9 +186,13 @@ class Sessions:
             hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 
-    async def listed(self) -> list[SessionRow]:
-        """The principal's sessions, the one used last first."""
-        return await session_rows(self._lifecycle.store, self._heads, self._principal)
+    async def are_there(self) -> bool:
+        """Whether the principal has any."""
+        return bool(await self._heads.heads(self._principal))
+
+    async def listed(self, *, can_rebuild: bool = True) -> list[SessionRow]:
+        """As `session_rows`, of the principal."""
+        return await session_rows(self._lifecycle.store, self._heads, self._principal, can_rebuild=can_rebuild)
 
     async def end(self, session: str) -> bool:
         """As `end_session`."""
@@ -240,6 +248,32 @@ async def _is_same(store: ProgramStore, principal: str, session: str, before: st
     return False
 
 
+async def ended_sessions(
+    store: ProgramStore, heads: SessionStore, known: Mapping[tuple[str, str], str]
+) -> list[tuple[str, str]]:
+    """Those of some sessions that have ended, or have gone on elsewhere by more than a cell.
+
+    Args:
+        store: The executions.
+        heads: Which cell is the last of each.
+        known: Whose each is and its name, with the execution that was its last cell.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    now = await heads.heads_of(known)
+    found = []
+    for session, last in known.items():
+        if (head := now.get(session)) == last:
+            continue
+        stored = await store.execution(head, session[0]) if head else None
+        place = None if stored is None else Cell.of(stored)
+        # One that goes on from that cell may have been refused: the next one has its place.
+        if place is None or place.previous != last:
+            found.append(session)
+    return found
+
+
 async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> None:
     """Cancel a cell that waits, and never goes on: its session has ended.
 
@@ -251,6 +285,9 @@ async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> 
             await cancel_script(lifecycle, stored, "its session has ended")
 
 
+State: TypeAlias = Literal["running", "waiting", "lost", "idle"]
+
+
 class SessionRow(NamedTuple):
     """A session in a list.
 
@@ -258,8 +295,8 @@ class SessionRow(NamedTuple):
         name: Its name; empty if its last cell is erased, which alone had it.
         principal: Whose it is.
         cells: The number of its last cell.
-        state: `running`: a cell runs; `waiting`: its last cell waits; `lost`: it could not be rebuilt, or its last cell
-            is erased; `idle`: the next cell can run.
+        state: `running`: a cell runs; `lost`: by the record it can't be rebuilt, so that the next cell is refused where
+            no sandbox has it; `waiting`: its last cell waits; `idle`: the next cell can run.
         execution: Its last cell.
         changed: When that began, in seconds since 1970.
     """
@@ -267,31 +304,53 @@ class SessionRow(NamedTuple):
     name: str
     principal: str
     cells: int
-    state: Literal["running", "waiting", "lost", "idle"]
+    state: State
     execution: str
     changed: float
 
 
-_STATES: dict[str, Literal["running", "waiting", "lost"]] = {
-    "running": "running",
-    "suspended": "waiting",
-    ERASED: "lost",
-}
+async def session_rows(
+    store: ProgramStore, heads: SessionStore, principal: str | None, *, can_rebuild: bool = True
+) -> list[SessionRow]:
+    """The sessions of a principal, or of all, the one used last first.
 
-
-async def session_rows(store: ProgramStore, heads: SessionStore, principal: str | None) -> list[SessionRow]:
-    """The sessions of a principal, or of all, the one used last first."""
+    Args:
+        store: The executions.
+        heads: Which cell is the last of each.
+        principal: The principal; None for all.
+        can_rebuild: Whether sessions are rebuilt.
+    """
     rows = []
     for head in await heads.heads(principal):
         stored = await store.execution(head.head)
         place = None if stored is None else Cell.of(stored)
-        state: Literal["running", "waiting", "lost", "idle"] = "lost"
+        state: State = "lost"
         if stored is not None and place is not None:
-            error = (stored.record or {}).get("error") or {}
-            state = "lost" if error.get("code") == "session_lost" else _STATES.get(effective_status(stored), "idle")
+            state = await _state(store, heads, stored, can_rebuild=can_rebuild)
         name, cells = ("", 0) if place is None else (place.session, place.number)
         rows.append(SessionRow(name, head.principal, cells, state, head.head, head.changed))
     return rows
+
+
+async def _state(store: ProgramStore, heads: SessionStore, head: StoredExecution, *, can_rebuild: bool) -> State:
+    status = effective_status(head)
+    if status == "running":
+        return "running"
+    if ((head.record or {}).get("error") or {}).get("code") == "session_lost":
+        # It was tried.
+        return "lost"
+    cells = await heads.chain(head.id, MAX_CELLS_LOOKED)
+    if not can_rebuild and any(cell.status in OWN_END for cell in cells):
+        return "lost"
+    for cell in cells:
+        # Whether it is lost is in its row alone, or else in the record, which may be large.
+        if cell.status == ERASED:
+            return "lost"
+        if cell.status == "timeout" or (cell.status in OWN_END and not cell.has_request):
+            stored = await store.execution(cell.execution)
+            if stored is not None and left_by(stored) == "lost":
+                return "lost"
+    return "waiting" if status == "suspended" else "idle"
 
 
 def unknown_session(session: str) -> BridgeError:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Settings
 
 
+_OVERSPENT = (
+    "what its cells had left running used more processor time between two of them than idle_processor_seconds allows"
+)
+
+
 class CellHost(SandboxRunner, Protocol):
     """What runs scripts. The bridge."""
 
@@ -94,6 +99,7 @@ class CellRunner:
             BridgeError: `session_lost`, `session_not_rebuilt`; as `Sandboxes.run`.
         """
         key, is_live = SessionKey(self._principal, cell.session), active.script.live
+        is_overspent = is_live and self._live.has_overspent(key)
         sandbox = await self._live.take(key, cell.previous) if is_live else None
         rebuilt = Rebuilt(sandbox, [], 0.0)
         if sandbox is None and cell.previous:
@@ -103,7 +109,8 @@ class CellRunner:
         fields: CellFields
         record.session = fields = {"name": cell.session, "cell": cell.number}
         if is_live:
-            self._tell(rebuilt, cell, fields, record)
+            gone = _OVERSPENT if is_overspent else "its sandbox was gone"
+            self._tell(rebuilt, cell, gone, fields, record)
         is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
         if is_whole and is_live and active.script.course.divergence is None:
             if record.status == "timeout":
@@ -120,13 +127,15 @@ class CellRunner:
         return ran
 
     @staticmethod
-    def _tell(rebuilt: Rebuilt[SessionSandbox], cell: Cell, fields: CellFields, record: ExecutionRecord) -> None:
+    def _tell(
+        rebuilt: Rebuilt[SessionSandbox], cell: Cell, gone: str, fields: CellFields, record: ExecutionRecord
+    ) -> None:
         if rebuilt.cells:
             fields["rebuilt"] = len(rebuilt.cells)
             times = "1 cell was" if len(rebuilt.cells) == 1 else f"{len(rebuilt.cells)} cells were"
             last = Cell.of(rebuilt.cells[-1])
             is_fork = last is not None and last.session != cell.session
-            why = f"is a fork of {last.session!r}" if last and is_fork else "was rebuilt, since its sandbox was gone"
+            why = f"is a fork of {last.session!r}" if last and is_fork else f"was rebuilt, since {gone}"
             record.notices.append(
                 f"the session {cell.session!r} {why}: {times} run again from the record in {rebuilt.seconds:.2f} s, and"
                 f" nothing was done twice{skipped(rebuilt.cells, cell.number)}"

@@ -1,11 +1,14 @@
 """The sessions that have a sandbox at the moment, idle between two cells, and the queues before them.
 
-An idle session costs a container's memory, and nothing else: it is put away after a time, and earlier where there are
-too many or memory is short, the one used longest ago first. A session that was put away is rebuilt when it is used.
+An idle session costs a container's memory, and a bounded processor time of what its cells have left running. It is put
+away after a time, and earlier where there are too many or memory is short, the one used longest ago first; and when
+another process has ended it. A session that was put away is rebuilt when it is used.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import OrderedDict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,10 +20,18 @@ from mcp_bridge.executions.sessions.cell import Turn
 from mcp_bridge.host.free_memory import available_memory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+    from anyio.abc import TaskGroup
 
     from mcp_bridge.host.sessions.session_sandbox import SessionSandbox
     from mcp_bridge.settings import Settings
+
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 2.0
+"""Interval for checking whether another process has ended a session that is idle here."""
 
 
 class SessionKey(NamedTuple):
@@ -43,15 +54,28 @@ class LiveSessions:
 
     Args:
         settings: The settings.
+        tasks: Runs what looks for sessions that have ended.
+        ended: Those of some sessions, each with its last cell here, that have ended.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tasks: TaskGroup,
+        ended: Callable[[Mapping[tuple[str, str], str]], Awaitable[Sequence[tuple[str, str]]]],
+    ) -> None:
         self._settings = settings
+        self._tasks = tasks
+        self._ended = ended
+        self._watch: asyncio.TimerHandle | None = None
+        """The next look for sessions that have ended."""
         self._idle: OrderedDict[SessionKey, SessionSandbox] = OrderedDict()
         """Those used last at the end."""
         self._queues: dict[SessionKey, _Queue] = {}
         self._dropped: set[SessionKey] = set()
         """The sessions that have ended while a cell of theirs ran."""
+        self._overspent: set[SessionKey] = set()
+        """The sessions that were put away for the processor time they used, until their next cell."""
 
     @property
     def idle(self) -> list[SessionKey]:
@@ -137,9 +161,45 @@ class LiveSessions:
         def expired() -> None:
             if self._idle.get(key) is sandbox:
                 del self._idle[key]
+                if sandbox.has_overspent:
+                    self._overspent.add(key)
 
-        sandbox.rest(self._settings.sessions.idle_timeout, expired)
+        limits = self._settings.sessions
+        sandbox.rest(limits.idle_timeout, limits.idle_processor_seconds, expired)
         self._limit(key.principal)
+        if self._watch is None:
+            self._look_later()
+
+    def has_overspent(self, key: SessionKey) -> bool:
+        """Whether a session's sandbox was put away for the processor time that it used. Told once."""
+        if key not in self._overspent:
+            return False
+        self._overspent.remove(key)
+        return True
+
+    def _look_later(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if self._idle:
+            self._tasks.start_soon(self._end_ended)
+            self._look_later()
+
+    async def _end_ended(self) -> None:
+        """Put away sessions that another process has ended. One with a cell under way is found when that has ended."""
+        looked: dict[tuple[str, str], str] = {
+            key: sandbox.head for key, sandbox in self._idle.items() if not self.is_running(key)
+        }
+        try:
+            ended = await self._ended(looked)
+        except BridgeError as exc:
+            logger.debug("whether sessions have ended can't be told: %s", exc)
+            return
+        for session in ended:
+            key = SessionKey(*session)
+            if not self.is_running(key) and self.head(key) == looked[key]:
+                self.end(key)
 
     def _limit(self, principal: str) -> None:
         """Put away what is over the limits, but not what has just been used."""
@@ -171,5 +231,8 @@ class LiveSessions:
 
     def end_all(self) -> None:
         """Put away all: the bridge ends."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         for key in list(self._idle):
             self.end(key)

@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import ByteReceiveStream
 
 from mcp_bridge.host.channel import HOST_BEAT_SECONDS
+from mcp_bridge.host.sandbox_run import ReportReader
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -56,6 +57,7 @@ class SessionSandbox:
         head: The execution of the last cell whose names it has; empty before the first.
         place: The place of that cell; None before the first.
         acknowledgement: What the guest is sent before the next cell, upon which it leaves the last one behind.
+        has_overspent: Whether it was ended for the processor time that it used between two cells.
     """
 
     def __init__(self, process: SandboxProcess, tasks: TaskGroup, max_idle_bytes: int) -> None:
@@ -74,6 +76,9 @@ class SessionSandbox:
         """Begins the rest, if it hasn't begun."""
         self._idle: anyio.CancelScope | None = None
         self._rested = anyio.Event()
+        self._spending: _Spending | None = None
+        """What it uses while it waits."""
+        self.has_overspent = False
         self._life = anyio.CancelScope()
         self._over = anyio.Event()
         self.has_ended = False
@@ -89,21 +94,24 @@ class SessionSandbox:
             send.close()
         return CellProcess(self, execution, receive)
 
-    def rest(self, seconds: float, expired: Callable[[], None]) -> None:
+    def rest(self, seconds: float, processor: float, expired: Callable[[], None]) -> None:
         """Wait for the next cell.
 
         Args:
             seconds: How long.
-            expired: Called when it has waited for so long, or the container has ended meanwhile: it is closed then.
+            processor: How much processor time what runs in the container may use meanwhile, in seconds.
+            expired: Called when either is used up, or the container has ended meanwhile: it is closed then.
         """
         self._end_reports()
-        self._resting = asyncio.get_running_loop().call_later(REST_SECONDS, self._begin_rest, seconds, expired)
+        self._resting = asyncio.get_running_loop().call_later(
+            REST_SECONDS, self._begin_rest, seconds, processor, expired
+        )
 
-    def _begin_rest(self, seconds: float, expired: Callable[[], None]) -> None:
+    def _begin_rest(self, seconds: float, processor: float, expired: Callable[[], None]) -> None:
         self._resting = None
         self._idle = anyio.CancelScope()
         self._rested = anyio.Event()
-        self._tasks.start_soon(self._rest, self._idle, seconds, expired)
+        self._tasks.start_soon(self._rest, self._idle, seconds, processor, expired)
 
     def _end_reports(self) -> None:
         """Nobody takes process 1's reports any more: they are read, and dropped."""
@@ -146,6 +154,8 @@ class SessionSandbox:
             with self._life:
                 try:
                     async for chunk in self.process.stderr:
+                        if self._spending is not None:
+                            self._spending.feed(chunk)
                         if self._reports is not None:
                             # When the cell has ended, nobody takes them.
                             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -165,17 +175,23 @@ class SessionSandbox:
                 await self.process.aclose()
             self._over.set()
 
-    async def _rest(self, scope: anyio.CancelScope, seconds: float, expired: Callable[[], None]) -> None:
+    async def _rest(
+        self, scope: anyio.CancelScope, seconds: float, processor: float, expired: Callable[[], None]
+    ) -> None:
         is_over = True
         try:
             with scope:
                 async with anyio.create_task_group() as tasks:
+                    self._spending = _Spending(processor, tasks.cancel_scope)
                     tasks.start_soon(self._beat)
                     with anyio.move_on_after(seconds):
                         await self._drop()
                     tasks.cancel_scope.cancel()
             is_over = not scope.cancel_called
         finally:
+            if self._spending is not None:
+                self.has_overspent = is_over and self._spending.is_over
+                self._spending = None
             if is_over:
                 self.end()
             self._rested.set()
@@ -203,6 +219,35 @@ class SessionSandbox:
                     await self.process.stdin.send(line)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return
+
+
+class _Spending:
+    """The processor time that a sandbox uses between two cells, as process 1 reports it every few seconds.
+
+    Args:
+        most: How much it may be, in seconds.
+        scope: Cancelled when it is more.
+
+    Attributes:
+        is_over: Whether it is more.
+    """
+
+    def __init__(self, most: float, scope: anyio.CancelScope) -> None:
+        self._most = most
+        self._scope = scope
+        self._reader = ReportReader()
+        self._first: float | None = None
+        """The first report: what was used before may be the cell's."""
+        self.is_over = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Read reports."""
+        for report, _ in self._reader.feed(chunk):
+            if isinstance(report, messages.InitBeat):
+                self._first = report.processor if self._first is None else self._first
+                if report.processor - self._first > self._most:
+                    self.is_over = True
+                    self._scope.cancel()
 
 
 class CellProcess:

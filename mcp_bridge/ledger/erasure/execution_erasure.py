@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.erasure import retention
+from mcp_bridge.ledger.erasure.session_cells import SessionCells
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log_payloads import Erasure
 from mcp_bridge.ledger.log.payloads import to_entry
@@ -143,6 +144,7 @@ async def _erase_old(
     database: Database, before: float, erasure: Erasure, under_way: Callable[[str, str], bool]
 ) -> Erased:
     """Erase by age, in parts: others write in between."""
+    cells = SessionCells(database, since=before)
     erased: list[str] = []
     last = (-1.0, "")
     while True:
@@ -152,8 +154,8 @@ async def _erase_old(
         ) -> tuple[tuple[float, str] | None, list[str]]:
             rows = retention.ended_before(transaction.connection, before, after, EXECUTIONS_AN_ENTRY)
             found = [execution for _, execution in rows]
-            running = set(running_of(transaction, found, under_way))
-            chosen = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
+            spared = {*running_of(transaction, found, under_way), *cells.kept(transaction.connection)}
+            chosen = [one for one in found if one not in spared and not retention.is_needed(transaction, one)]
             now = _at_once(transaction, chosen)
             _erase_all(transaction, now, erasure)
             if len(now) < len(chosen):
@@ -163,6 +165,7 @@ async def _erase_old(
         if not await retention.has_ended_before(database, before, last):
             # No transaction for nothing.
             return Erased(tuple(erased))
+        await cells.read()
         reached, chosen = await database.transact(work)
         erased += chosen
         if reached is None:
@@ -171,7 +174,12 @@ async def _erase_old(
 
 
 async def erase_ended(
-    database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
+    database: Database,
+    chosen: Sequence[str],
+    *,
+    by: str,
+    under_way: Callable[[str, str], bool],
+    cells: SessionCells | None = None,
 ) -> Erased:
     """Erase those of some executions that have ended and aren't needed by one that can be resumed.
 
@@ -182,6 +190,7 @@ async def erase_ended(
         chosen: The executions' ids.
         by: Who asks for it.
         under_way: As `erase`.
+        cells: Those that are kept; None for none.
 
     Raises:
         BridgeError: As `Database.transact`.
@@ -190,8 +199,10 @@ async def erase_ended(
 
     def work(transaction: Transaction) -> list[str]:
         found = [one for one in chosen if retention.has_ended(transaction, one)]
-        running = set(running_of(transaction, found, under_way))
-        going = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
+        spared = {*running_of(transaction, found, under_way)}
+        if cells is not None:
+            spared |= cells.kept(transaction.connection)
+        going = [one for one in found if one not in spared and not retention.is_needed(transaction, one)]
         going = _at_once(transaction, going)
         _erase_all(transaction, going, erasure)
         return going

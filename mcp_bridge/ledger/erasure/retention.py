@@ -1,10 +1,12 @@
 """Which executions' payloads may be erased by age, or to make room: those that have ended, and that nobody needs.
 
 An execution that is suspended or interrupted is kept, however long it waits, and so is what it may still ask for.
+What a session is rebuilt from is kept, too: see `session_cells`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +15,7 @@ from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Collection
 
     from mcp_bridge.ledger.log.transaction import Transaction
     from mcp_bridge.ledger.storage.database import Database
@@ -72,17 +75,25 @@ def is_needed(transaction: Transaction, execution: str) -> bool:
     return rows.fetchone() is not None
 
 
-async def candidates_for_room(database: Database, large: int) -> list[str]:
-    """Ended executions, to make room: one with more than `large` bytes if there is any, otherwise the oldest ones."""
+async def candidates_for_room(database: Database, large: int, kept: Collection[str]) -> list[str]:
+    """Ended executions, to make room: one with more than `large` bytes if there is any, otherwise the oldest ones.
+
+    Args:
+        database: The store.
+        large: In bytes.
+        kept: Executions that are left out.
+    """
+    left_out = json.dumps(sorted(kept))
+    is_candidate = f"({_ENDED}) AND id NOT IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
     found = await database.read(
         # The sum is made by an index alone.
-        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
-        f" JOIN executions ON id = execution WHERE {_ENDED.replace('?', '?1')} ORDER BY changed LIMIT 1",
-        (ERASED, large),
+        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?)"  # noqa: S608
+        f" JOIN executions ON id = execution WHERE {is_candidate} ORDER BY changed LIMIT 1",
+        (large, ERASED, left_out),
     )
     if not found:
-        query = f"SELECT id FROM executions WHERE {_ENDED} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
-        found = await database.read(query, (ERASED,))
+        query = f"SELECT id FROM executions WHERE {is_candidate} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
+        found = await database.read(query, (ERASED, left_out))
     return [execution for (execution,) in found]
 
 

@@ -6,14 +6,17 @@ clear: a row has the MAC of the name, and the executions have the name.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.ledger.log.transaction import RowMac, check_row
+from mcp_bridge.ledger.storage.cell_chains import read_chain
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
+    from mcp_bridge.ledger.storage.cell_chains import ChainedCell
     from mcp_bridge.ledger.storage.database import Database
 
 
@@ -67,6 +70,28 @@ class SessionStore:
         for row in rows:
             check_row(self._database.master, "sessions", row)
         return [SessionHead(whose, head, changed) for whose, _, head, changed, _ in rows]
+
+    async def heads_of(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """The executions that are sessions' last cells; without those that there aren't.
+
+        Args:
+            sessions: Whose they are, and their names.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        names = {self._name(*session): session for session in sessions}
+        query = "SELECT * FROM sessions WHERE name IN (SELECT value FROM json_each(?))"
+        found = {}
+        for row in await self._database.read(query, (json.dumps(list(names)),)):
+            check_row(self._database.master, "sessions", row)
+            found[names[row[1]]] = str(row[2])
+        return found
+
+    async def chain(self, head: str, most: int) -> list[ChainedCell]:
+        """As `read_chain`."""
+        master = self._database.master
+        return await self._database.run_read(lambda connection: read_chain(connection, master, head, most))
 
     def begin_move(self, principal: str, session: str, before: str, head: str) -> Callable[[], Awaitable[bool]]:
         """Make an execution a session's last cell, in the transaction of what was posted last, without waiting.
