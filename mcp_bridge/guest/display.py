@@ -11,7 +11,7 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.guest.values import blocks
 from mcp_bridge.guest.values.blocks import IMAGE_TYPES
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, OutputDisplay, ProgressReport
 
@@ -75,22 +75,25 @@ class Display:
         """Show objects: figures, images and Markdown as what they are, tables as text, anything else by its `repr`.
 
         An image is a matplotlib figure, a PIL image, the bytes of a PNG, JPEG, GIF or WebP file, or an image in a
-        tool's result; in a list or a dict, too. HTML, PDF and audio are kept as files.
+        tool's result; in a list or a dict, too. HTML, PDF and audio, also those in a tool's result, are kept as files.
         """
         for thing in objects:
-            left = self._send_rich(thing)
+            left = self._send_rich(thing, self._kept_block)
             if left is thing:
                 left = self._without_document(thing)
             if not isinstance(left, ImagePlaceholder):
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
-    def _send_rich(self, thing: Any) -> Any:
-        """Send the rich content of an object; return the rest to show as text, or an `ImagePlaceholder` for nothing."""
+    def _send_rich(self, thing: Any, instead: Callable[[dict[str, Any]], Any] = lambda _: None) -> Any:
+        """Send the rich content of an object; return the rest to show as text, or an `ImagePlaceholder` for nothing.
+
+        `instead` is as for `extract_images`.
+        """
         data = rich_form(thing)
         if data is not None:
             self._send(data)
             return ImagePlaceholder(*next(iter(data.items())))
-        left, images = extract_images(thing)
+        left, images = extract_images(thing, instead)
         for image in images:
             self._send(image)
         return left
@@ -111,17 +114,30 @@ class Display:
             return thing
         if found is None:
             return thing
+        line = self._kept(found)
+        has_text = not isinstance(thing, (str, bytes, bytearray, memoryview)) and type(thing).__repr__ is not _NO_REPR
+        return Shown(f"{thing!r}\n{line}" if has_text else line)
+
+    def _kept_block(self, part: dict[str, Any]) -> Any:
+        """What is shown in place of a PDF or audio in a tool's result, which is kept; None for anything else."""
+        if not blocks.is_block(part) or blocks.mime(part) in IMAGE_TYPES:
+            return None
+        from mcp_bridge.guest.files.documents import of_block
+
+        found = of_block(part)
+        return None if found is None else Shown(self._kept(found))
+
+    def _kept(self, found: Any) -> str:
+        """Keep a document; the line about that."""
         import io
 
         self._documents += 1
-        name = f"display-{self._documents}{found.suffix}"
+        what = f"{found.mime} of {len(found.data)} bytes"
         try:
-            uri = self._keep(io.BytesIO(found.data), name)
+            uri = self._keep(io.BytesIO(found.data), f"display-{self._documents}{found.suffix}")
         except MCPError as exc:
-            return Shown(f"[{found.mime} of {len(found.data)} bytes not kept: [{exc.code}] {exc.message}]")
-        line = f"[{found.mime} of {len(found.data)} bytes: {uri}]"
-        has_text = not isinstance(thing, (str, bytes, bytearray, memoryview)) and type(thing).__repr__ is not _NO_REPR
-        return Shown(f"{thing!r}\n{line}" if has_text else line)
+            return f"[{what} not kept: [{exc.code}] {exc.message}]"
+        return f"[{what}: {uri}]"
 
     def _send(self, data: dict[str, Any]) -> None:
         mime, body = next(iter(data.items()))
@@ -260,34 +276,48 @@ class ImagePlaceholder:
         return self._text
 
 
-def extract_images(value: Any) -> tuple[Any, list[dict[str, Any]]]:
+def extract_images(
+    value: Any, instead: Callable[[dict[str, Any]], Any] = lambda _: None
+) -> tuple[Any, list[dict[str, Any]]]:
     """A value with its images replaced, and the images. Lists, tuples and dicts are searched.
 
     A value without images is returned unchanged.
+
+    Args:
+        value: The value.
+        instead: What stands in place of a dict that is no image; None for itself.
     """
     images: list[dict[str, Any]] = []
     left = blocks.MAX_VALUES
+    replaced = 0
+
+    def image(form: dict[str, Any]) -> ImagePlaceholder:
+        nonlocal replaced
+        replaced += 1
+        images.append(form)
+        return ImagePlaceholder(*next(iter(form.items())))
 
     def looked_at(part: Any, depth: int) -> Any:
-        nonlocal left
+        nonlocal left, replaced
         left -= 1
         if left < 0 or depth > blocks.MAX_DEPTH:
             return part
-        if (image := _image_block(part)) is not None:
-            images.append(image)
-            return ImagePlaceholder(*next(iter(image.items())))
-        before = len(images)
+        before = replaced
         made: Any = part
         if isinstance(part, dict):
+            if (form := _image_block(part)) is not None:
+                return image(form)
+            if (other := instead(part)) is not None:
+                replaced += 1
+                return other
             made = {key: looked_at(inner, depth + 1) for key, inner in part.items()}
         elif isinstance(part, (list, tuple)):
             made = [looked_at(inner, depth + 1) for inner in part]
             made = made if isinstance(part, list) else tuple(made)
         elif (form := _image_form(part)) is not None:
-            images.append(form)
-            return ImagePlaceholder(*next(iter(form.items())))
+            return image(form)
         # A part without images stays the same object, which may have its own `repr`.
-        return made if len(images) > before else part
+        return made if replaced > before else part
 
     return (looked_at(value, 0), images) if isinstance(value, (dict, list, tuple)) else (value, [])
 
@@ -304,10 +334,8 @@ def _image_form(thing: Any) -> dict[str, Any] | None:
     return form if form is not None and next(iter(form)) in IMAGE_TYPES else None
 
 
-def _image_block(part: Any) -> dict[str, Any] | None:
+def _image_block(part: dict[str, Any]) -> dict[str, Any] | None:
     """An image in a tool's result, in its own form or that of `.raw`: `{mime_type | mimeType, data | blob}`."""
-    if not isinstance(part, dict):
-        return None
     mime, body = blocks.mime(part), blocks.body(part)
     if isinstance(mime, str) and mime in IMAGE_TYPES and isinstance(body, str):
         return {mime: body}

@@ -1,5 +1,6 @@
 """What is left in /workspace/out is kept at the end, and what `display` makes of tables and documents."""
 
+import base64
 import hashlib
 
 import pytest
@@ -124,7 +125,117 @@ async def test_a_cell_keeps_what_is_new_or_has_changed(sandboxes):
         await bridge.end_session("s")
 
 
-async def test_documents_are_kept_and_named_and_tables_are_compact_text(sandboxes):
+DOCUMENTS = {
+    "python": """
+import base64
+def block(mime, data, **more): return {"mime_type": mime, "data": base64.b64encode(data).decode(), **more}
+display(b"%PDF-1.7 x", b"RIFF0000WAVEfmt ", "<!DOCTYPE html><p>", bytearray(b"ID3 song"))
+display(block("audio/wav", b"sound", type="audio"))
+display(["said", block("audio/mpeg", b"sung", type="audio")], {"inner": {"mimeType": "application/pdf", "blob": "JVBERg=="}})
+display([{"name": "a", "n": 1}, {"name": "b" * 100, "n": 2.5}])
+display([{"n": n} for n in range(100)])
+display([{str(at): at for at in range(30)}] * 2)
+display([{"a": 1}, {"b": "x  \\n y"}])
+display([{"nested": [1]}, {"nested": [2]}], [{"a": 1}], "plain", block("application/zip", b"zip"))
+""",
+    "javascript": """
+const block = (mime_type, data, more = {}) => ({ mime_type, data: Buffer.from(data).toString("base64"), ...more });
+const song = Uint8Array.from(Buffer.from("ID3 song")).buffer;
+display(Buffer.from("%PDF-1.7 x"), Buffer.from("RIFF0000WAVEfmt "), "<!DOCTYPE html><p>", song);
+display(block("audio/wav", "sound", { type: "audio" }));
+display(["said", block("audio/mpeg", "sung")], { inner: { mimeType: "application/pdf", blob: "JVBERg==" } });
+display([{ name: "a", n: 1 }, { name: "b".repeat(100), n: 2.5 }]);
+display(Array.from({ length: 100 }, (_, n) => ({ n })));
+display(Array(2).fill(Object.fromEntries(Array.from({ length: 30 }, (_, at) => [`${at}`, at]))));
+display([{ a: 1 }, { b: "x  \\n y" }]);
+display([{ nested: [1] }, { nested: [2] }], [{ a: 1 }], "plain", block("application/zip", "zip"));
+""",
+}
+NEITHER = {
+    "python": [
+        "[{'nested': [1]}, {'nested': [2]}]",
+        "[{'a': 1}]",
+        "plain",
+        "{'mime_type': 'application/zip', 'data': 'emlw'}",
+    ],
+    "javascript": [
+        "[ { nested: [ 1 ] }, { nested: [ 2 ] } ]",
+        "[ { a: 1 } ]",
+        "plain",
+        "{ mime_type: 'application/zip', data: 'emlw' }",
+    ],
+}
+
+
+async def test_documents_are_kept_and_named_and_tables_are_compact_text(bilingual):
+    async with bilingual.open() as opened:
+        record = await opened.run(DOCUMENTS)
+        out = lines(record)
+        uri = f"artifact://{record.execution}/display"
+        assert out[:5] == [
+            f"[application/pdf of 10 bytes: {uri}-1.pdf]",
+            f"[audio/wav of 16 bytes: {uri}-2.wav]",
+            f"[text/html of 18 bytes: {uri}-3.html]",
+            f"[audio/mpeg of 8 bytes: {uri}-4.mp3]",
+            f"[audio/wav of 5 bytes: {uri}-5.wav]",
+        ]
+        plain = [line.translate(str.maketrans("", "", " '")) for line in out[5:7]]
+        assert plain == [
+            f"[said,[audio/mpegof4bytes:{uri}-6.mp3]]",
+            f"{{inner:[application/pdfof4bytes:{uri}-7.pdf]}}",
+        ]
+        assert out[7:10] == ["name" + " " * 58 + "n", "a" + " " * 61 + "1", "b" * 59 + "…  2.5"]
+        rows = out[10:]
+        assert rows[:3] == ["n", "0", "1"]
+        assert rows[25:29] == ["24", "…", "75", "76"]
+        assert rows[52] == "[100 rows, 1 columns]"
+        assert rows[53].split() == [str(at) for at in range(20)]
+        assert rows[55:57] == [rows[53], "[2 rows, 30 columns]"]
+        assert rows[57:60] == ["a  b", "1", "   x y"]
+        assert rows[60:] == NEITHER[opened.language]
+        assert [artifact["name"] for artifact in record.artifacts] == [
+            f"display-{number}" for number in ("1.pdf", "2.wav", "3.html", "4.mp3", "5.wav", "6.mp3", "7.pdf")
+        ]
+        sung, page = [await resources.read(opened.bridge, f"{uri}-{name}") for name in ("6.mp3", "3.html")]
+        assert (base64.b64decode(sung.blob), sung.mime_type) == (b"sung", "audio/mpeg")
+        assert (page.text, page.mime_type) == ("<!DOCTYPE html><p>", "text/html")
+
+
+async def test_a_document_that_is_not_kept_is_said_to_be_not_and_a_large_one_is_whole(bilingual):
+    code = {
+        "python": """
+page = "<html>" + "é" * 1_000_000
+display(page)
+display(page * 2)
+""",
+        "javascript": """
+const page = "<html>" + "é".repeat(1_000_000);
+display(page);
+display(page.repeat(2));
+""",
+    }
+    async with bilingual.open(max_artifact_size=3 << 20) as opened:
+        record = await opened.run(code)
+        whole, refused = lines(record)
+        uri = f"artifact://{record.execution}/display"
+        assert whole == f"[text/html of 2000006 bytes: {uri}-1.html]"
+        assert refused.startswith("[text/html of 4000012 bytes not kept: [artifact_too_large] ")
+        assert kept(record) == {"display-1.html": digest(("<html>" + "é" * 1_000_000).encode())}
+
+
+async def test_each_cell_of_a_session_displays_documents_and_a_replay_shows_the_same(bilingual):
+    code = {"python": "display('<html>one')", "javascript": "display('<html>one')"}
+    async with bilingual.open() as opened:
+        for _ in range(2):
+            record = await opened.run(code, session="s")
+            assert lines(record) == [f"[text/html of 9 bytes: artifact://{record.execution}/display-1.html]"]
+        await opened.bridge.end_session("s")
+        record = await opened.run(code)
+        stored = await opened.bridge.programs.store.execution(record.execution)
+        assert (await opened.bridge.replay_execution(stored)).difference is None
+
+
+async def test_objects_with_an_html_form_are_kept_beside_their_text(sandboxes):
     code = """
 class Page:
     def _repr_html_(self): return "<b>page</b>"
@@ -134,32 +245,19 @@ class Model:
 class Broken:
     def __repr__(self): return "Broken()"
     def _repr_html_(self): raise ValueError
-display(Page(), Model(), Broken(), b"%PDF-1.7 x", b"RIFF0000WAVEfmt ", "<!DOCTYPE html><p>")
-display([{"name": "a", "n": 1}, {"name": "b" * 100, "n": 2.5}])
-display([{"n": n} for n in range(100)])
-display([{"nested": [1]}, {"nested": [2]}], "plain", [1, 2])
+display(Page(), Model(), Broken())
 Model()
 """
     async with sandboxes.open() as bridge:
         record = await bridge.run(code)
-        out = lines(record)
         uri = f"artifact://{record.execution}/display"
-        assert out[:7] == [
+        assert lines(record) == [
             f"[text/html of 11 bytes: {uri}-1.html]",
             "Model()",
             f"[text/html of 12 bytes: {uri}-2.html]",
             "Broken()",
-            f"[application/pdf of 10 bytes: {uri}-3.pdf]",
-            f"[audio/wav of 16 bytes: {uri}-4.wav]",
-            f"[text/html of 18 bytes: {uri}-5.html]",
         ]
-        assert out[7:10] == ["name" + " " * 58 + "n", "a" + " " * 61 + "1", "b" * 59 + "…  2.5"]
-        rows = out[10:]
-        assert rows[:3] == ["n", "0", "1"]
-        assert rows[25:29] == ["24", "…", "75", "76"]
-        assert rows[52] == "[100 rows, 1 columns]"
-        assert rows[53:] == ["[{'nested': [1]}, {'nested': [2]}]", "plain", "[1, 2]"]
         assert record.value == "Model()"
-        assert len(record.artifacts) == 5
+        assert len(record.artifacts) == 2
         page = await resources.read(bridge, f"{uri}-1.html")
         assert (page.text, page.mime_type) == ("<b>page</b>", "text/html")

@@ -871,6 +871,35 @@ console.log(Object.keys(await runtime.load_memory("k")).length);
     assert printed(record) == "50\n"
 
 
+async def test_a_memory_that_is_updated_is_given_as_it_is_kept_then(bilingual):
+    code = {
+        "python": """
+import json
+from mcp import runtime
+made = [await runtime.update_memory("n", lambda old: (old or 0) + n) for n in (1, 2)]
+made += [await runtime.update_memory("k", {name: 1}) for name in "ab"]
+print(json.dumps([*made, await runtime.update_memory("k", 7), await runtime.load_memory("n")]))
+try: await runtime.update_memory("k", lambda old: {}["no"])
+except KeyError as exc: print("failed", await runtime.load_memory("k"))
+""",
+        "javascript": """
+const made = [];
+for (const n of [1, 2]) made.push(await runtime.update_memory("n", (old = 0) => old + n));
+for (const name of "ab") made.push(await runtime.update_memory("k", { [name]: 1 }));
+console.log(JSON.stringify([...made, await runtime.update_memory("k", 7), await runtime.load_memory("n")]));
+try { await runtime.update_memory("k", (old) => old.no.no) }
+catch (error) { console.log("failed", await runtime.load_memory("k")) }
+""",
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        said, failed = lines(record)
+        assert json.loads(said) == [1, 3, {"a": 1}, {"a": 1, "b": 1}, 7, 3]
+        assert failed == "failed 7"
+        stored = await opened.bridge.programs.store.execution(record.execution)
+        assert (await opened.bridge.replay_execution(stored)).difference is None
+
+
 async def test_only_so_many_objects_are_displayed(bilingual):
     png = b"\x89PNG\r\n\x1a\n"
     code = {

@@ -1,5 +1,6 @@
 """Documents that a script displays and that aren't pictures (HTML, PDF, audio): each is kept as a file."""
 
+from mcp_bridge.guest.values import blocks
 from mcp_bridge.wire.annotations import Any, NamedTuple
 
 
@@ -24,6 +25,22 @@ MAGIC = (
     (b"ID3", "audio/mpeg", ".mp3"),
     (b"\xff\xfb", "audio/mpeg", ".mp3"),
 )
+
+
+SUFFIXES = {
+    "application/pdf": ".pdf",
+    "audio/aac": ".aac",
+    "audio/flac": ".flac",
+    "audio/mp3": ".mp3",
+    "audio/mp4": ".m4a",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "audio/webm": ".weba",
+    "audio/x-wav": ".wav",
+}
+"""Of the files of what tools give, by type; other audio has none of its own."""
 
 
 def document(thing: Any) -> Document | None:
@@ -52,3 +69,15 @@ def of_bytes(data: bytes) -> Document | None:
         if data.startswith(magic):
             return Document(mime, suffix, data)
     return None
+
+
+def of_block(block: dict[str, Any]) -> Document | None:
+    """The PDF or audio in a tool's result."""
+    if not blocks.is_block(block):
+        return None
+    mime = blocks.mime(block)
+    if mime != "application/pdf" and not mime.startswith("audio/"):
+        return None
+    import binascii
+
+    return Document(mime, SUFFIXES.get(mime, ".bin"), binascii.a2b_base64(blocks.body(block)))

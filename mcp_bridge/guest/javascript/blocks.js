@@ -10,6 +10,12 @@ const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 const mime = (block) => block.mime_type ?? block.mimeType;
 const body = (block) => block.data ?? block.blob;
 
+// The bytes of a Buffer, another Uint8Array or an ArrayBuffer, as a Buffer; null for anything else.
+function bytesOf(value) {
+  if (util.types.isUint8Array(value)) return Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+  return util.types.isAnyArrayBuffer(value) ? Buffer.from(value) : null;
+}
+
 // The decoded size of base64 text in bytes.
 const size = (text) => Math.floor((text.length * 3) / 4) - (/=*$/.exec(text)[0].length);
 
@@ -51,4 +57,4 @@ function shortened(value) {
   return value;
 }
 
-module.exports = { body, isImage, mime, shortened, size };
+module.exports = { body, bytesOf, isBlock, isImage, mime, shortened, size };

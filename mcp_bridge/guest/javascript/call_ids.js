@@ -11,6 +11,11 @@ const crypto = { hash: null };
 
 const MAX_NAME_CHARS = 100;
 
+function hashed(name) {
+  crypto.hash ??= require('node:crypto').hash;
+  return `h${crypto.hash('sha256', name, 'hex').slice(0, 32)}`;
+}
+
 class Line {
   #calls = 0;
   tasks = 0;
@@ -27,9 +32,7 @@ class Line {
 
   task(number = ++this.tasks) {
     const name = `${this.name}.${number}`;
-    if (name.length <= MAX_NAME_CHARS) return new Line(name, this.cell);
-    crypto.hash ??= require('node:crypto').hash;
-    return new Line(`h${crypto.hash('sha256', name, 'hex').slice(0, 32)}`, this.cell);
+    return new Line(name.length <= MAX_NAME_CHARS ? name : hashed(name), this.cell);
   }
 }
 
@@ -101,6 +104,12 @@ function current() {
   return unknown;
 }
 
+// Gives names for further requests that one call makes.
+function within(call) {
+  const line = new Line(hashed(`within ${call}`));
+  return () => line.call();
+}
+
 // Callbacks of timers have lines of their own.
 function followTimers() {
   for (const [owner, name] of [
@@ -146,4 +155,4 @@ function follow() {
   followTimers();
 }
 
-module.exports = { apart, begin, beginCell, cellOf, current, follow };
+module.exports = { apart, begin, beginCell, cellOf, current, follow, within };

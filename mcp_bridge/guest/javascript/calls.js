@@ -93,9 +93,9 @@ class Calls {
   }
 
   // As `ask`, while nothing else runs.
-  askNow(what, name, call) {
+  askNow(...asked) {
     try {
-      return this.channel.askNow(what, name, call);
+      return this.channel.askNow(...asked);
     } catch (error) {
       throw asScripts(error);
     }

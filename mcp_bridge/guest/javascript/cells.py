@@ -117,7 +117,7 @@ class NodeSession(Node):
         """Run a cell and send its outcome; return when the host has acknowledged it."""
         self._capture.begin_cell()
         self._await_interruptions()
-        while self._fetches or (self._drives is not None and self._drives.has_any):
+        while self._asking or (self._drives is not None and self._drives.has_any):
             # Those of an earlier cell, which get no answer any more; one may just have asked.
             self._channel.end_cell()
             sleep(0.005)

@@ -179,11 +179,11 @@ class Channel {
   }
 
   // As `ask`, while nothing else runs. Throws RequestError.
-  askNow(what, name, call) {
+  askNow(what, name, call, ...more) {
     this.#requireCell();
     // The host waits for these before it answers anything more.
     for (const taken of [...this.#untold]) this.#tellTaken(taken);
-    send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
+    send(Buffer.from(`!${stringify([what, 0, name, call, ...more])}\n`));
     const message = parseJson(readDone(Number(readDone(12).toString())).toString());
     if (this.replays && call !== undefined) this.notify('call.taken', { call });
     if (message.error === undefined) return message.result;

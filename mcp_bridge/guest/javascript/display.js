@@ -3,7 +3,8 @@
 const fs = require('node:fs/promises');
 const path = require('node:path');
 const util = require('node:util');
-const { body, isImage, mime, size } = require('./blocks');
+const { body, bytesOf, isBlock, isImage, mime, size } = require('./blocks');
+const { MCPError } = require('./errors');
 
 const MAX_IMAGE_BYTES = 4 << 20;
 const ARTIFACT_CHUNK_BYTES = 1024 * 1024;
@@ -22,21 +23,22 @@ const { open } = fs;
 
 function imageType(bytes) {
   for (const [magic, type] of MAGIC) if (magic.every((byte, at) => bytes[at] === byte)) return type;
-  const text = (from, to) => Buffer.from(bytes.subarray(from, to)).toString('latin1');
-  return text(0, 4) === 'RIFF' && text(8, 12) === 'WEBP' ? 'image/webp' : null;
+  const text = bytes.toString('latin1', 0, 12);
+  return text.startsWith('RIFF') && text.slice(8) === 'WEBP' ? 'image/webp' : null;
 }
 
 // An image as `{type, data}`, in base64; null for anything else.
 function imageOf(value) {
   if (isImage(value)) return { type: mime(value), data: body(value) };
-  if (!(value instanceof Uint8Array)) return null;
-  const type = imageType(value);
-  return type === null ? null : { type, data: Buffer.from(value).toString('base64') };
+  const bytes = bytesOf(value);
+  const type = bytes === null ? null : imageType(bytes);
+  return type === null ? null : { type, data: bytes.toString('base64') };
 }
 
-class Placeholder {
-  constructor({ type, data }) {
-    this.text = `<${type}, ${size(data)} bytes>`;
+// A text that is shown in a value's place.
+class Shown {
+  constructor(text) {
+    this.text = text;
   }
 
   [util.inspect.custom]() {
@@ -44,10 +46,18 @@ class Placeholder {
   }
 }
 
+// Replaces an image in the text of the value that contains it.
+class Placeholder extends Shown {
+  constructor({ type, data }) {
+    super(`<${type}, ${size(data)} bytes>`);
+  }
+}
+
 class Display {
   #channel;
   #calls;
   #sent = new Set();
+  #documents = 0;
 
   constructor(channel, calls) {
     this.#channel = channel;
@@ -57,6 +67,7 @@ class Display {
   // Another cell of a session begins: what was shown may be shown again.
   begin() {
     this.#sent.clear();
+    this.#documents = 0;
   }
 
   // The functions that need no import.
@@ -68,12 +79,50 @@ class Display {
     };
   }
 
-  // Show values: images as what they are, anything else as text.
+  // Show values: images as what they are, HTML, PDF and audio as files that are kept, tables as text, anything else as
+  // it prints.
   display(...values) {
     for (const value of values) {
-      const left = this.#extracted(value, 0);
+      let left = this.#extracted(value, (block) => this.#keptBlock(block));
       if (left instanceof Placeholder) continue;
+      if (left === value) left = this.#tableOrDocument(value);
       process.stdout.write(`${typeof left === 'string' ? left : util.inspect(left, SHOWN)}\n`);
+    }
+  }
+
+  // A table as text; in place of a document, which is kept, the line about that; anything else as it is.
+  #tableOrDocument(value) {
+    if (util.types.isProxy(value)) return value;
+    // Loaded late: most scripts display neither.
+    const text = require('./table_text').table(value);
+    if (text !== null) return text;
+    const found = require('./documents').documentOf(value);
+    return found === null ? value : this.#kept(found);
+  }
+
+  // The same for the PDF or audio in a tool's result; null for anything else.
+  #keptBlock(value) {
+    if (!isBlock(value)) return null;
+    const found = require('./documents').documentOfBlock(value);
+    return found === null ? null : new Shown(this.#kept(found));
+  }
+
+  // Keep a document, before anything else is done; the line about it.
+  #kept({ mime: type, suffix, data }) {
+    this.#documents += 1;
+    const name = `display-${this.#documents}${suffix}`;
+    const what = `${type} of ${data.length} bytes`;
+    try {
+      let uri;
+      for (let start = 0; start < data.length; start += ARTIFACT_CHUNK_BYTES) {
+        const end = start + ARTIFACT_CHUNK_BYTES;
+        const part = data.toString('base64', start, end);
+        uri = this.#calls.askNow('keep', name, undefined, part, start === 0, end >= data.length);
+      }
+      return `[${what}: ${uri}]`;
+    } catch (error) {
+      if (!(error instanceof MCPError)) throw error;
+      return `[${what} not kept: [${error.code}] ${error.message}]`;
     }
   }
 
@@ -117,12 +166,13 @@ class Display {
   // The last expression's value as text; null for undefined, or where an image was shown.
   show(value) {
     if (value === undefined) return null;
-    const left = this.#extracted(value, 0);
+    const left = this.#extracted(value, () => null);
     return left instanceof Placeholder ? null : util.inspect(left, SHOWN);
   }
 
-  // A value with its images replaced, which are shown. One without images is returned as it is.
-  #extracted(value, depth) {
+  // A value with its images replaced, which are shown, and other objects by what `instead` gives for them, if not null.
+  // One without any is returned as it is.
+  #extracted(value, instead, depth = 0) {
     // One of ours refuses names that it doesn't have.
     if (util.types.isProxy(value)) return value;
     const image = imageOf(value);
@@ -130,12 +180,14 @@ class Display {
       this.#send(image);
       return new Placeholder(image);
     }
+    const other = instead(value);
+    if (other !== null) return other;
     if (depth >= MAX_DEPTH || typeof value !== 'object' || value === null) return value;
     const isArray = Array.isArray(value);
     if (!isArray && Object.getPrototypeOf(value) !== Object.prototype) return value;
     let changed = false;
     const inner = (item) => {
-      const left = this.#extracted(item, depth + 1);
+      const left = this.#extracted(item, instead, depth + 1);
       changed ||= left !== item;
       return left;
     };

@@ -16,17 +16,18 @@ import signal
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
 from mcp_bridge.guest.files import inputs, unfetched_inputs
 from mcp_bridge.guest.files.left_files import FOLDER, LeftFiles, keep_file
-from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.guest.host_requests import MCPError, call_host
 from mcp_bridge.guest.javascript.module_texts import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import guarded
 from mcp_bridge.wire import jsonrpc
-from mcp_bridge.wire.annotations import Any, NoReturn
+from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 from mcp_bridge.wire.messages import (
     NAMES,
     ActivityAsk,
+    ArtifactWrite,
     CallId,
     ExecutionFinish,
     ExecutionStart,
@@ -95,8 +96,8 @@ class Node:
         self._left = LeftFiles(functools.partial(keep_file, channel))
         self._giving = _thread.allocate_lock()
         self._done = -1
-        self._fetches: list[CallId] = []
-        """The calls for which inputs are being copied."""
+        self._asking: list[object] = []
+        """What is being asked of the host here because Node has asked for it."""
         self._drives: Any = None
         """The programs that are driven here; None until the script asks for one."""
 
@@ -234,18 +235,21 @@ class Node:
     def _do(self, asked: bytes) -> None:
         """Do what Node asks this process for. What our own code wouldn't ask for is ignored.
 
-        `kept`: the script itself has kept a file; its path, and the numbers of `key_of` as texts. `fetch`: copy an
-        input; the id of the answer, the name, and the call's. `steps`: what steps of programs there are, as text; the
-        id of the answer.
+        `kept`: the script itself has kept a file; its path, and the numbers of `key_of` as texts. The others begin with
+        the id of the answer. `fetch`: copy an input; the name, and the call's. `keep`: keep a part of an artifact; the
+        name, nothing, the content in base64, and whether it is the first and the last part. `steps`: what steps of
+        programs there are, as text.
         """
         try:
             what, *values = json.loads(asked)
             if what == "kept":
                 self._left.was_kept(values[0], tuple(map(int, values[1:])))
             elif what == "fetch":
-                number, name, call = int(values[0]), str(values[1]), CallId(values[2])
-                self._fetches.append(call)
-                _thread.start_new_thread(self._fetch, (number, name, call))
+                name, call = str(values[1]), CallId(values[2])
+                self._ask(int(values[0]), lambda: inputs.of(self._channel).fetch(name, call))
+            elif what == "keep":
+                part = ArtifactWrite(str(values[1]), str(values[3]), bool(values[4]), bool(values[5]))
+                self._ask(int(values[0]), lambda: call_host(self._channel, part).get("uri"))
             elif what == "steps":
                 from mcp_bridge.guest.programs import STEPS
 
@@ -253,19 +257,19 @@ class Node:
         except (ValueError, TypeError, LookupError, RecursionError):
             pass
 
-    def _fetch(self, number: int, name: str, call: CallId) -> None:
-        """Copy an input, and answer with its path: in a frame, or at once if `number` is 0."""
-        try:
-            self._give_answer(number, self._fetched(name, call))
-        finally:
-            self._fetches.remove(call)
+    def _ask(self, number: int, work: Callable[[], Any]) -> None:
+        """Do what asks the host, on a thread; answer with what it gives: in a frame, or at once if `number` is 0."""
+        self._asking.append(work)
+        _thread.start_new_thread(self._answer, (number, work))
 
-    def _fetched(self, name: str, call: CallId) -> dict[str, Any]:
+    def _answer(self, number: int, work: Callable[[], Any]) -> None:
         try:
-            return {"result": inputs.of(self._channel).fetch(name, call)}
+            self._give_answer(number, {"result": work()})
         except (MCPError, OSError) as exc:
             data = {"code": exc.code, **exc.details} if isinstance(exc, MCPError) else {}
-            return {"error": {"code": -32000, "message": str(exc), "data": data}}
+            self._give_answer(number, {"error": {"code": -32000, "message": str(exc), "data": data}})
+        finally:
+            self._asking.remove(work)
 
     def _give_answer(self, number: int, answer: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()

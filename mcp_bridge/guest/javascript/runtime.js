@@ -5,6 +5,7 @@ const vm = require('node:vm');
 const { nearest, sameName } = require('./near_names');
 const { signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
+const lines = require('./call_ids');
 
 // Rows that print one a line.
 class Rows extends Array {
@@ -199,9 +200,14 @@ class Runtime {
     throw new TypeError(`call_tool() needs the server, too; write: await runtime.call_tool('SERVER', '${name}', {...})`);
   }
 
-  // Merge an object into the one that is kept under a key, or replace another value.
+  // Merge an object into the one that is kept under a key, replace another value, or apply a function to it; resolves
+  // with what is kept now.
   async update(call, key, value) {
-    await this.#calls.request('memory.save', { key, value: value ?? null, update: true, call });
+    const name = lines.within(call);
+    const load = () => this.#request('memory.load', { key, call: name() }, (result) => (result.found ? result.value : undefined));
+    const saved = typeof value === 'function' ? { value: value(await load()) ?? null } : { value: value ?? null, update: true };
+    await this.#calls.request('memory.save', { key, ...saved, call });
+    return load();
   }
 
   // Keep a function's text for later runs; resolves with its name.

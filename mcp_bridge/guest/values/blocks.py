@@ -17,7 +17,7 @@ class Block(dict[str, Any]):
     """A dict with base64 data that prints as a short description."""
 
     def __repr__(self) -> str:
-        if not _is_block(self):
+        if not is_block(self):
             # The script has modified it.
             return dict.__repr__(self)
         what = f"{mime(self)} {self['uri']}" if isinstance(self.get("uri"), str) else mime(self)
@@ -51,7 +51,7 @@ def size(text: str) -> int:
 
 def short(value: Any) -> Any:
     """A JSON value in which dicts with binary data are replaced by `Block`s."""
-    if _is_block(value):
+    if is_block(value):
         return Block(value)
     if not isinstance(value, (dict, list)):
         return value
@@ -65,7 +65,7 @@ def short(value: Any) -> Any:
                 return value
             for place, inner in _places(parent):
                 if isinstance(inner, (dict, list)):
-                    if _is_block(inner):
+                    if is_block(inner):
                         parent[place] = Block(inner)
                     else:
                         following.append(inner)
@@ -77,7 +77,8 @@ def _places(parent: Any) -> Iterator[tuple[Any, Any]]:
     return iter(list(parent.items())) if isinstance(parent, dict) else enumerate(parent)
 
 
-def _is_block(value: Any) -> bool:
+def is_block(value: Any) -> bool:
+    """Whether a value is an object with data that isn't text, in base64."""
     if not isinstance(value, dict) or not isinstance(kind := mime(value), str) or kind.startswith("text/"):
         return False
     text = body(value)

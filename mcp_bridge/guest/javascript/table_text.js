@@ -1,0 +1,50 @@
+'use strict';
+// The text of a table that a script displays, as `guest/values/table_text.py` makes it: so many rows and columns of it,
+// aligned.
+const util = require('node:util');
+
+const MAX_ROWS = 50;
+const MAX_COLUMNS = 20;
+const MAX_CELL_CHARS = 60;
+const HALF = MAX_ROWS / 2;
+const BETWEEN = '  ';
+
+const SCALARS = new Set(['string', 'number', 'boolean', 'bigint', 'undefined']);
+
+function isRow(row) {
+  if (typeof row !== 'object' || row === null || util.types.isProxy(row)) return false;
+  if (![Object.prototype, null].includes(Object.getPrototypeOf(row))) return false;
+  const values = Object.values(row);
+  return values.length > 0 && values.every((value) => value === null || SCALARS.has(typeof value));
+}
+
+// A table as compact text: an array of two or more objects whose values are texts, numbers and the like; null for
+// anything else. Arrays that print in a way of their own aren't looked at.
+function table(value) {
+  if (!Array.isArray(value) || value.length < 2 || value[util.inspect.custom] !== undefined) return null;
+  if (!Array.from(value).every(isRow)) return null;
+  const names = new Set();
+  for (const row of value) for (const name of Object.keys(row)) names.add(name);
+  const columns = [...names];
+  const shown = columns.slice(0, MAX_COLUMNS);
+  const rows = value.length <= MAX_ROWS ? value : [...value.slice(0, HALF), ...value.slice(-HALF)];
+  const cells = rows.map((row) => shown.map((name) => (Object.hasOwn(row, name) ? text(row[name]) : '')));
+  return aligned(shown.map(text), cells, { rows: value.length, columns: columns.length });
+}
+
+function aligned(names, rows, total) {
+  const widths = names.map((name, at) => rows.reduce((most, row) => Math.max(most, row[at].length), name.length));
+  const lines = [names, ...rows].map((row) => row.map((cell, at) => cell.padEnd(widths[at])).join(BETWEEN).trimEnd());
+  if (total.rows > rows.length) lines.splice(1 + HALF, 0, '…');
+  if (total.rows > rows.length || total.columns > names.length) lines.push(`[${total.rows} rows, ${total.columns} columns]`);
+  return lines.join('\n');
+}
+
+// A cell's text, in one line.
+function text(value) {
+  const whole = typeof value === 'number' && !Number.isInteger(value) ? `${Number(value.toPrecision(6))}` : `${value}`;
+  const plain = whole.slice(0, 4 * MAX_CELL_CHARS).trim().replace(/\s+/g, ' ');
+  return plain.length <= MAX_CELL_CHARS ? plain : `${plain.slice(0, MAX_CELL_CHARS - 1)}…`.toWellFormed();
+}
+
+module.exports = { table };
