@@ -351,6 +351,8 @@ def test_a_program_is_made_of_an_execution_and_put_into_a_new_file(desk):
     assert desk.run("program", "run", str(desk.folder / "q.yaml"), *A).out == "saw a\n"
     again = ("program", "from-execution", ran["trace_id"], "--output", str(desk.folder / "q.yaml"))
     desk.says(*again, code=exit_statuses.USAGE, words=["can't be written", "exists"])
+    no_cell = ("program", "from-execution", ran["trace_id"], "--first-cell", "2")
+    desk.says(*no_cell, code=exit_statuses.USAGE, words=["bad_argument", "no cell of a session"])
 
 
 def test_a_model_plans_a_program_that_is_checked_and_kept(desk):

@@ -271,7 +271,8 @@ def _as_object(data: Any, label: str) -> dict[str, Any]:
 @programs.command(
     epilog="Examples:\n\n"
     "mcp-bridge program from-execution 3f2a91 > refund.yaml\n\n"
-    "mcp-bridge program from-execution 3f2a91 --output refund.yaml"
+    "mcp-bridge program from-execution 3f2a91 --output refund.yaml\n\n"
+    "mcp-bridge program from-execution 3f2a91 --first-cell 4"
 )
 def from_execution(
     ctx: typer.Context,
@@ -279,13 +280,23 @@ def from_execution(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file, instead of standard output.")
     ] = None,
+    first_cell: Annotated[
+        int | None,
+        typer.Option("--first-cell", metavar="N", help="Of a session, the first cell that is taken, instead of 1."),
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Write a program that makes the calls of a script's execution, for you to correct. Nothing is run or kept."""
+    """Write a program that makes the calls of a script's execution, for you to correct. Nothing is run or kept.
+
+    Of a cell, its session's cells up to it are taken as one script.
+    """
 
     def work() -> int:
-        from mcp_bridge.executions.programs.program_from_script import DerivedProgram, program_from_execution
+        from mcp_bridge.executions.programs.from_script.program_from_script import (
+            DerivedProgram,
+            program_from_execution,
+        )
         from mcp_bridge.governance import yaml_text
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -293,7 +304,7 @@ def from_execution(
         async def derived(database: Database) -> DerivedProgram:
             store = ProgramStore(database)
             stored = await argument_decoding.execution(store, execution)
-            return await program_from_execution(store, SqliteRecorder(database), stored)
+            return await program_from_execution(store, SqliteRecorder(database), stored, first_cell)
 
         loaded = configuration_loading.load(config or ctx.obj)
         made = run_with_database(loaded.settings, derived, allow_read_only=True)

@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.program_from_script import program_from_execution
+from mcp_bridge.executions.programs.from_script import item_lists
+from mcp_bridge.executions.programs.from_script.program_from_script import MAX_CALLS, program_from_execution
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.ledger.log.entries import Entry, Recorded
+from mcp_bridge.ledger.log.payloads import CallOutcome, CallRef, ScriptStart, Success, ToolIntent
+from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 SEEDS = 200 if LONG else 50
+STORED = StoredExecution("e", "script", "local", None, "", "success", "", {}, "agent", "", None, {}, None, 0.0)
 HEAD = "import asyncio, json\nfrom mcp.servers import local\n"
 
 
@@ -41,9 +46,9 @@ def shop(sandboxes, calls, tmp_path):
     return lambda: sandboxes.open(governance=governance, bounded=False, pooled=True)
 
 
-async def derive(bridge, execution):
+async def derive(bridge, execution, first_cell=None):
     store = bridge.programs.store
-    return await program_from_execution(store, bridge.programs.recorder, await store.execution(execution))
+    return await program_from_execution(store, bridge.programs.recorder, await store.execution(execution), first_cell)
 
 
 async def derived(bridge, code, status="success"):
@@ -252,6 +257,119 @@ async def test_of_an_execution_of_a_program_it_is_that_program_and_of_nothing_it
         with pytest.raises(BridgeError) as caught:
             await derived(bridge, "print(1)")
     assert caught.value.code == "not_derivable"
+
+
+async def test_of_a_cell_the_sessions_cells_are_one_script(shop, calls):
+    async with shop() as bridge:
+        records = [
+            await bridge.run(code, session="s")
+            for code in (
+                f"{HEAD}order = await local.find_order(number=7); order",
+                'await local.weigh(code="code-1")',
+                'left = await asyncio.gather(*(local.stock(code=item["code"]) for item in order["items"]))',
+                'await local.send(to="stock", text="lost")\nimport os; os._exit(1)',
+                "text = await local.history(customer_id=order['customer']['id'])",
+                "await local.send(to=order['customer']['name'], text=f\"{left[1]['left']} left\", about={'all': left})\n"
+                "await local.find_order(number=json.loads(text)['orders'][0])",
+            )
+        ]
+        assert [record.status for record in records] == ["success", "error", "success", "killed", "success", "success"]
+        by_cells = [line for line in calls() if "lost" not in line]
+        made = await derive(bridge, records[-1].execution)
+        order, weigh, stock, history, send, last = steps(made)
+        assert (order["id"], weigh["on_error"]) == ("find_order", "skip")
+        assert (stock["over"], stock["step"]["args"]) == ("$find_order.items", {"code": "$item.code"})
+        assert (history["parse"], history["args"]) == ("json", {"customer_id": "$find_order.customer.id"})
+        assert send["args"] == {
+            "to": "$find_order.customer.name",
+            "text": "$stock.1.left left",
+            "about": {"all": [f"$stock.{number}" for number in range(3)]},
+        }
+        assert last["args"] == {"number": "$history.orders.0"}
+        assert made.remarks == ["The cell 4 left nothing (killed), so its calls are no steps."]
+        assert "cells 1 to 6 of the session s" in made.data["description"]
+        ran = await bridge.run_program(made.data, {}, None, starter="operator")
+        assert ran["status"] == "success", ran["error"]
+        assert sorted(calls()) == sorted(by_cells)
+
+        alone = await derive(bridge, records[-1].execution, 6)
+        assert [step["tool"] for step in steps(alone)] == ["send", "find_order"]
+        assert "$" not in json.dumps(steps(alone))
+        assert alone.remarks == ["The cells before the cell 6 are left out: what came from them is written out here."]
+        for first in (0, 7):
+            with pytest.raises(BridgeError, match="it is the cell 6 of its session"):
+                await derive(bridge, records[-1].execution, first)
+        single = await bridge.run(f"{HEAD}await local.stock(code='x')")
+        with pytest.raises(BridgeError, match="it is no cell of a session"):
+            await derive(bridge, single.execution, 1)
+
+
+async def test_what_a_cell_has_written_out_after_an_earlier_one_was_given_it_is_said(shop):
+    async with shop() as bridge:
+        await bridge.run(f"{HEAD}order = await local.find_order(number=4711); order", session="s")
+        items = json.loads((await bridge.run("print(json.dumps(order))", session="s")).stdout)["items"]
+        code, other = items[0]["code"], items[1]["code"]
+        # In a cell that comes later yet, it is written out too: nothing says that the one before had it from there.
+        await bridge.run("await local.stock(code=order['items'][1]['code'])", session="s")
+        last = await bridge.run(f"await local.stock(code={code!r}); await local.weigh(code={other!r})", session="s")
+        made = await derive(bridge, last.execution)
+    assert [step["args"] for step in steps(made)][1:] == [
+        {"code": "$find_order.items.1.code"},
+        {"code": code},
+        {"code": other},
+    ]
+    (remark,) = made.remarks
+    assert f'"{code}" (find_order.items.0.code), "{other}" (stock.code)' in remark
+    assert "4711" not in remark
+
+
+async def test_calls_that_a_dry_run_has_only_listed_are_said_to_be_so(shop):
+    async with shop() as bridge:
+        with pytest.raises(BridgeError, match="its dry run has listed its calls, and made none") as caught:
+            record = await bridge.run(f"{HEAD}await local.send(to='a', text='b')", dry_run=True)
+            await derive(bridge, record.execution)
+    assert caught.value.code == "not_derivable"
+
+
+class Recorder:
+    """Has the record of a script that called one tool, one call after the other."""
+
+    def __init__(self, arguments, outcomes):
+        self._payloads = [ScriptStart("", "")]
+        for number, (given, value) in enumerate(zip(arguments, outcomes, strict=True), start=1):
+            call = CallRef(f"0#{number}")
+            self._payloads += [
+                ToolIntent("local.find", given, call),
+                CallOutcome("local.find", call, Success(value)),
+            ]
+
+    async def read(self, execution):
+        return [
+            Recorded(number, float(number), Entry(payload.KIND, execution, payload.encode()))
+            for number, payload in enumerate(self._payloads)
+        ]
+
+
+async def test_a_script_of_as_many_calls_as_there_may_be_has_its_program_in_a_time_that_grows_with_them():
+    """Each call gives a list: every one of them could be what some of the calls after it were made for."""
+    items = [[{"code": f"c{number}.{at}", "at": at} for at in range(number % 3 + 2)] for number in range(MAX_CALLS)]
+    given = [{"number": number, "flag": number % 2 == 0, "text": f"of {number}"} for number in range(MAX_CALLS - 3)]
+    given += [{"code": item["code"]} for item in items[MAX_CALLS - 4]]
+    recorder = Recorder(given, [{"user": "anna", "items": each} for each in items])
+    made = await program_from_execution(None, recorder, STORED)
+    assert len(steps(made)) == MAX_CALLS - 2
+    assert steps(made)[-1]["over"] == f"$find_{MAX_CALLS - 3}.items"
+    assert made.remarks == []
+
+
+async def test_the_search_for_maps_ends_when_it_has_had_its_work(monkeypatch):
+    monkeypatch.setattr(item_lists, "MAX_WORK", 100)
+    items = [{"code": f"c{at}"} for at in range(3)]
+    given = [{"n": 1}, *({"code": item["code"]} for item in items)]
+    made = await program_from_execution(None, Recorder(given, [items, 1, 2, 3]), STORED)
+    assert [step["type"] for step in steps(made)] == ["tool"] * 4
+    assert steps(made)[2]["args"] == {"code": "$find.1.code"}
+    assert made.remarks == ["These calls were too many to look for each map that could be made of them."]
 
 
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, SEEDS, 10)], ids=lambda seeds: str(seeds[0]))

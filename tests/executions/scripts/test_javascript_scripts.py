@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from script_hosts import ended, make_javascript_hosts, source  # noqa: F401
 
-from mcp_bridge.executions.programs.program_from_script import program_from_execution
+from mcp_bridge.executions.programs.from_script.program_from_script import program_from_execution
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.execution_store import ProgramStore

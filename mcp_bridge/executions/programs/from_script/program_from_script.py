@@ -1,4 +1,4 @@
-"""A program made from what a script did, for a person to correct.
+"""A program made from what a script did, or the cells of a session, for a person to correct.
 
 The script's calls become steps: in the order in which they were made, and in parallel where they overlapped. A value
 of an argument that came from an earlier outcome becomes a reference to it; calls for each item of an earlier list
@@ -11,26 +11,36 @@ long as the tools answer as they did.
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.programs.argument_sources import ArgumentSources
+from mcp_bridge.executions.programs.from_script.argument_sources import ArgumentSources, Code
+from mcp_bridge.executions.programs.from_script.call_levels import (
+    Call,
+    Step,
+    by_level,
+    folded,
+    most_at_once,
+    set_levels,
+)
 from mcp_bridge.executions.replay_result import NOT_YET
 from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import chain, left_by
 from mcp_bridge.executions.status import effective_status, refuse_erased
 from mcp_bridge.executions.waits.taken_events import WAIT, WAIT_EVENT
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse, unbundle
 from mcp_bridge.kernel.language.references import MISSING
-from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
-from mcp_bridge.ledger.log.payloads import TAKEN_BACK, Failure, ProgramEnd, RequestOutcome, Success, understood
+from mcp_bridge.kernel.values import ValueFaultError, normal
+from mcp_bridge.ledger.log.payloads import TAKEN_BACK, Failure, Planned, ProgramEnd, RequestOutcome, Success, understood
 from mcp_bridge.wire.messages import NAMES, ProgramStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.kernel.language.program_parser import Program
@@ -43,15 +53,16 @@ MAX_CALLS = 2000
 MIN_MAP_CALLS = 2
 """Fewest calls that become a map."""
 
+MAX_COPIES = 20
+"""Most values that a remark names as written out."""
+
 MAX_EVENT_CHARS = 40
 """Most characters of an event's name that name its step."""
 
 _LOCAL = "local."
+_MAIN = "0"
 _RUN_PROGRAM = NAMES[ProgramStart]
 _RESERVED = frozenset(("ctx", "index", "item", "output"))
-
-Step: TypeAlias = "dict[str, Any]"
-"""A step, as programs are written."""
 
 
 class DerivedProgram(NamedTuple):
@@ -66,75 +77,99 @@ class DerivedProgram(NamedTuple):
     remarks: list[str]
 
 
-@dataclass(slots=True)
-class _Call:
-    """A call to become a step.
+class _Script(NamedTuple):
+    """A script of which a program is made, or one of its cells.
 
     Attributes:
-        line: Its task or thread, as `CallId` names it.
-        tool: The tool's name in programs; None for a program that the script ran, and for a wait.
-        arguments: Its arguments; of a program, its `program` and `context`.
-        asked: The number of the intent's entry.
-        answered: The number of the outcome's entry; 0 if there is none.
-        succeeded: Whether it gave a value.
-        value: That value.
-        attempts: How often the same call was made in a row.
-        level: Its place in the order of steps; calls of one level overlapped.
-        step: The id of its step.
-        text: The text of which its value is parsed as JSON, or None.
-        is_last: Whether the script failed with it.
-        wait: Of a wait, the fields of its step; else None.
+        stored: Its execution.
+        place: Its place in a session, if several of its cells are taken; else None.
+        began: The number of its first entry.
+        history: Its calls.
+        runs: Where each program that it ran has ended, whether with success, and its output; by the calls.
+        named: The programs that it ran by their names.
     """
 
-    line: str
-    tool: str | None
-    arguments: dict[str, Any]
-    asked: int
-    answered: int
-    succeeded: bool
-    value: Any
-    attempts: int = 1
-    level: int = 0
-    step: str = ""
-    text: str | None = None
-    is_last: bool = False
-    wait: Step | None = None
+    stored: StoredExecution
+    place: Cell | None
+    began: int
+    history: CallHistory
+    runs: dict[str, tuple[int, bool, Any]]
+    named: dict[str, Program]
+
+    @classmethod
+    async def of(cls, store: ProgramStore, recorder: Recorder, stored: StoredExecution, place: Cell | None) -> _Script:
+        """With its record."""
+        entries = await recorder.read(stored.id)
+        script = cls(stored, place, entries[0].sequence if entries else 0, CallHistory(entries), {}, {})
+        for call in script.history.calls.values():
+            if call.asked.name == _RUN_PROGRAM and (child := _child(call)) is not None:
+                script.runs[call.call] = await _end_of(store, recorder, child)
+                if isinstance(name := (call.asked.arguments or {}).get("program"), str):
+                    ran = await store.execution(child)
+                    if ran is not None and ran.bundle:
+                        script.named[name] = unbundle(ran.bundle)
+        return script
 
     @property
-    def request(self) -> bytes:
-        """What is compared to tell whether two calls are the same."""
-        return canonical([self.tool, self.arguments])
+    def cell(self) -> str:
+        """What a remark calls it, with a space before."""
+        return "" if self.place is None else f" of the cell {self.place.number}"
+
+    def line(self, call: RecordedCall) -> str:
+        """The task or thread of a call. A session has one main task."""
+        line = call.call.partition("#")[0]
+        return line if self.place is None or line == _MAIN else f"{self.place.number}/{line}"
 
 
-async def program_from_execution(store: ProgramStore, recorder: Recorder, stored: StoredExecution) -> DerivedProgram:
+async def program_from_execution(
+    store: ProgramStore, recorder: Recorder, stored: StoredExecution, first_cell: int | None = None
+) -> DerivedProgram:
     """Make a program from an execution: a script's calls, or the program that was run.
+
+    Of a cell, its session's cells up to it are taken as one script.
 
     Args:
         store: Keeps the execution, and those of the programs that it ran.
         recorder: Has their records.
         stored: The execution.
+        first_cell: Of a cell, the number of the first one that is taken; by default the session's first.
 
     Raises:
-        BridgeError: `erased`; `not_derivable`: it is under way, made no call, or too many.
+        BridgeError: `bad_argument`: there is no such first cell; `erased`; `not_derivable`: it is under way, made no
+            call, or too many.
     """
     refuse_erased(stored)
+    place = Cell.of(stored) if stored.kind == "script" else None
+    if first_cell is not None and not 1 <= first_cell <= (0 if place is None else place.number):
+        last = "it is no cell of a session" if place is None else f"it is the cell {place.number} of its session"
+        raise BridgeError("bad_argument", f"{stored.id} can't be taken from a cell {first_cell} on: {last}.")
     if stored.kind != "script":
         return DerivedProgram(stored.bundle["program"], [])
     if effective_status(stored) == "running":
         raise not_derivable(stored, "it is under way", NOT_YET)
-    entries = await recorder.read(stored.id)
-    history = CallHistory(entries)
-    runs: dict[str, tuple[int, bool, Any]] = {}
-    named: dict[str, Program] = {}
-    for call in history.calls.values():
-        if call.asked.name == _RUN_PROGRAM and (child := _child(call)) is not None:
-            runs[call.call] = await _end_of(store, recorder, child)
-            if isinstance(name := (call.asked.arguments or {}).get("program"), str):
-                ran = await store.execution(child)
-                if ran is not None and ran.bundle:
-                    named[name] = unbundle(ran.bundle)
+    remarks: list[str] = []
+    scripts = [
+        await _Script.of(store, recorder, stored, None if place is None or place.number == first_cell else place)
+    ]
+    if place is not None:
+        calls, taken = len(scripts[0].history.calls), place.number
+        async for cell in chain(store, stored.principal, place.previous):
+            at = Cell.of(cell)
+            if at is None or at.number < (first_cell or 1) or calls > MAX_CALLS:
+                break
+            taken = at.number
+            earlier = await _Script.of(store, recorder, cell, at)
+            if left_by(cell) != "nothing":
+                scripts.append(earlier)
+                calls += len(earlier.history.calls)
+            elif earlier.history.calls:
+                ended = effective_status(cell)
+                remarks.append(f"The cell {at.number} left nothing ({ended}), so its calls are no steps.")
+        if taken > 1:
+            remarks.append(f"The cells before the cell {taken} are left out: what came from them is written out here.")
+    scripts.reverse()
     try:
-        return _Derivation(stored, history, runs).result(named)
+        return _Derivation(scripts, remarks[::-1]).result()
     except InvalidProgramError as exc:
         raise not_derivable(stored, f"it would not be valid: {exc.faults[0].message}", "Write it by hand.") from None
 
@@ -166,42 +201,55 @@ async def _end_of(store: ProgramStore, recorder: Recorder, execution: str) -> tu
 class _Derivation:
     """The making of one program."""
 
-    def __init__(
-        self, stored: StoredExecution, history: CallHistory, runs: Mapping[str, tuple[int, bool, Any]]
-    ) -> None:
-        self._stored = stored
-        self._remarks: list[str] = []
+    def __init__(self, scripts: Sequence[_Script], remarks: list[str]) -> None:
+        self._scripts = scripts
+        self._stored = stored = scripts[-1].stored
+        self._remarks = remarks
         self._others: dict[str, int] = {}
-        calls = [made for call in history.calls.values() if (made := self._made(call, runs)) is not None]
+        self._only_listed = False
+        of_each = [
+            [made for call in script.history.calls.values() if (made := self._made(script, call)) is not None]
+            for script in scripts
+        ]
+        calls = [call for made in of_each for call in made]
+        if not calls and self._only_listed:
+            hint = "Once they are approved, the same code makes them: then choose it again."
+            raise not_derivable(stored, "its dry run has listed its calls, and made none", hint)
         if not calls:
             raise not_derivable(stored, "it made no call", "Choose an execution that called a tool.")
         if len(calls) > MAX_CALLS:
-            raise not_derivable(
-                stored, f"it made {len(calls)} calls; a program can be made of {MAX_CALLS}", "Choose a shorter one."
-            )
-        self._calls = _folded(sorted(calls, key=lambda call: call.asked))
-        if self._stored.status != "success" and not self._calls[-1].succeeded:
-            self._calls[-1].is_last = True
-        _set_levels(self._calls)
+            several = len(scripts) > 1
+            why = f"{'these cells' if several else 'it'} made {len(calls)} calls; a program can be made of {MAX_CALLS}"
+            hint = "Take fewer cells, with --first-cell." if several else "Choose a shorter one."
+            raise not_derivable(stored, why, hint)
+        self._calls = folded(sorted(calls, key=lambda call: call.asked))
+        last = self._calls[-1]
+        if stored.status != "success" and not last.succeeded and last.asked > scripts[-1].began:
+            last.is_last = True
+        set_levels(self._calls)
         self._name_steps()
 
-    def _made(self, call: RecordedCall, runs: Mapping[str, tuple[int, bool, Any]]) -> _Call | None:
-        line = call.call.partition("#")[0]
+    def _made(self, script: _Script, call: RecordedCall) -> Call | None:
+        line, named = script.line(call), f"call {call.call}{script.cell}"
         if call.asked.name == _RUN_PROGRAM and call.asked.arguments is not None:
-            if call.call not in runs:
-                self._remarks.append(f"A program was not begun, so it is no step (call {call.call}).")
+            if call.call not in script.runs:
+                self._remarks.append(f"A program was not begun, so it is no step ({named}).")
                 return None
             arguments = {name: call.asked.arguments.get(name) for name in ("program", "context")}
-            answered, succeeded, value = runs[call.call]
-            return _Call(line, None, arguments, call.sequence, answered, succeeded, value)
+            answered, succeeded, value = script.runs[call.call]
+            return Call(line, None, arguments, call.sequence, answered, succeeded, value)
         if call.asked.kind == WAIT:
-            return self._waited(call, line)
+            return self._waited(call, line, named)
         if call.asked.kind != "tool":
             self._others[call.asked.name] = self._others.get(call.asked.name, 0) + 1
             return None
-        shown = f"{escape_name(call.asked.name)} (call {call.call})"
+        shown = f"{escape_name(call.asked.name)} ({named})"
         if isinstance(call.outcome, RequestOutcome):
-            self._remarks.append(f"{shown} was refused and not made, so it is no step.")
+            if isinstance(call.outcome.result, Planned):
+                self._only_listed = True
+                self._remarks.append(f"{shown} was listed by a dry run and not made, so it is no step.")
+            else:
+                self._remarks.append(f"{shown} was refused and not made, so it is no step.")
             return None
         if not isinstance(call.asked.arguments, dict):
             self._remarks.append(f"{shown} is left out: its arguments were too large to be kept.")
@@ -217,9 +265,9 @@ class _Derivation:
             self._remarks.append(f"{shown} is left out: a program can't have its values: {exc.reason}.")
             return None
         tool = call.asked.name.removeprefix(_LOCAL)
-        return _Call(line, tool, arguments, call.sequence, call.answered, succeeded, value)
+        return Call(line, tool, arguments, call.sequence, call.answered, succeeded, value)
 
-    def _waited(self, call: RecordedCall, line: str) -> _Call | None:
+    def _waited(self, call: RecordedCall, line: str, named: str) -> Call | None:
         """A wait as a step; None for one that was over at once, was refused, or was taken back by the script."""
         result = None if call.outcome is None else call.outcome.result
         arguments = call.asked.arguments
@@ -231,11 +279,11 @@ class _Derivation:
             wait: Step = {"event": arguments["name"]} | ({"timeout_seconds": seconds} if seconds else {})
         elif seconds:
             wait = {"seconds": seconds}
-            self._remarks.append(f"The wait {call.call} was for a time: its step waits for as long as the script did.")
+            self._remarks.append(f"The wait ({named}) was for a time: its step waits for as long as the script did.")
         else:
             return None
         value = result.value.get("value") if isinstance(result, Success) and "event" in wait else MISSING
-        return _Call(line, None, arguments, call.sequence, call.answered, isinstance(result, Success), value, wait=wait)
+        return Call(line, None, arguments, call.sequence, call.answered, isinstance(result, Success), value, wait=wait)
 
     def _name_steps(self) -> None:
         taken: dict[str, int] = {}
@@ -252,18 +300,15 @@ class _Derivation:
                 call.step = f"{name}_call_{number}"
             taken.setdefault(call.step, 1)
 
-    def _group_name(self, first: _Call) -> str:
+    def _group_name(self, first: Call) -> str:
         """An id for the step that makes several calls at once."""
         name, taken = f"{first.step}_and_others", {call.step for call in self._calls}
         while name in taken:
             name += "_"
         return name
 
-    def result(self, named: Mapping[str, Program]) -> DerivedProgram:
+    def result(self) -> DerivedProgram:
         """The program.
-
-        Args:
-            named: The programs that the script ran by their names.
 
         Raises:
             InvalidProgramError: It would be larger than programs may be, or has a program that there isn't.
@@ -273,6 +318,7 @@ class _Derivation:
             if call.wait is None and (value := _json_in(call.value)) is not None:
                 call.text, call.value = call.value, value
         _, sources = self._steps()
+        copied = sources.copied
         entered = sources.entered.union(*(group for group in self._mapped if not group.isdisjoint(sources.entered)))
         for call in self._calls:
             if call.text is not None and call.step not in entered:
@@ -280,39 +326,65 @@ class _Derivation:
         steps, sources = self._steps()
         data = {
             "name": f"from-{self._stored.id[:8]}",
-            "description": f"Made from the script {self._stored.id}.",
+            "description": f"Made from {self._made_from()}.",
             "steps": steps,
         }
-        parse(data, named.get)
+        programs = {name: program for script in self._scripts for name, program in script.named.items()}
+        parse(data, programs.get)
         if self._others:
             counted = ", ".join(f"{name} ({count})" for name, count in sorted(self._others.items()))
             self._remarks.append(f"These requests of the script are no steps: {counted}.")
         if sources.context:
             self._remarks.append(f"Sensitive values that the context has to give: {', '.join(sources.context)}.")
+        if copied:
+            shown = [f"{value} ({place.removeprefix('$')})" for value, place in copied.items()][:MAX_COPIES]
+            more = f" and {len(copied) - MAX_COPIES} more" if len(copied) > MAX_COPIES else ""
+            self._remarks.append(
+                "Perhaps these should be references: a cell has written out what an earlier one was given:"
+                f" {', '.join(shown)}{more}."
+            )
+        if sources.lists.is_spent:
+            self._remarks.append("These calls were too many to look for each map that could be made of them.")
         return DerivedProgram(data, self._remarks)
 
+    def _made_from(self) -> str:
+        first, last = (Cell.of(self._scripts[number].stored) for number in (0, -1))
+        if len(self._scripts) == 1 or first is None or last is None:
+            return f"the script {self._stored.id}"
+        cells = f"the cells {first.number} to {last.number} of the session {last.session}"
+        return f"{cells}, the last of them {self._stored.id}"
+
     def _steps(self) -> tuple[list[Step], ArgumentSources]:
-        sources = ArgumentSources(self._stored.bundle.get("code") or "", {call.step for call in self._calls})
+        codes = [Code(script.began, script.stored.bundle.get("code") or "") for script in self._scripts]
+        sources = ArgumentSources(codes, {call.step for call in self._calls})
         self._mapped: list[set[str]] = []
         steps: list[Step] = []
-        levels = _by_level(self._calls)
-        while levels:
-            for count in range(_same_tool(levels), 0, -1):
-                calls = sorted((call for level in levels[:count] for call in level), key=lambda call: call.asked)
-                if len(calls) >= MIN_MAP_CALLS and (mapped := self._map(sources, calls)) is not None:
-                    steps.append(mapped)
-                    del levels[:count]
-                    break
+        levels = by_level(self._calls)
+        ends, before = _alike_until(levels), [0, *itertools.accumulate(map(len, levels))]
+        at_count = {count: at for at, count in enumerate(before)}
+        at = 0
+        while at < len(levels):
+            # The first of a level was made before all later levels: each of their calls came after one of this one.
+            asked = min(call.asked for call in levels[at])
+            for length in sources.lists.lengths(asked) if ends[at] > at else ():
+                end = at_count.get(before[at] + length, 0)
+                if at < end <= ends[at] and length >= MIN_MAP_CALLS:
+                    calls = sorted((call for level in levels[at:end] for call in level), key=lambda call: call.asked)
+                    if (mapped := self._map(sources, calls)) is not None:
+                        steps.append(mapped)
+                        at = end
+                        break
             else:
-                steps += self._level(sources, levels.pop(0))
+                steps += self._level(sources, levels[at])
+                at += 1
         return steps, sources
 
-    def _level(self, sources: ArgumentSources, calls: list[_Call]) -> list[Step]:
+    def _level(self, sources: ArgumentSources, calls: list[Call]) -> list[Step]:
         tools = [call for call in calls if call.tool is not None]
         steps = [_step(sources, call) for call in calls if call.tool is None and call.wait is None]
         if len(tools) > 1:
             step: Step = {"id": self._group_name(tools[0]), "type": "parallel"}
-            if (at_once := _most_at_once(tools)) < len(tools):
+            if (at_once := most_at_once(tools)) < len(tools):
                 step["max_concurrency"] = at_once
             steps.append(step | {"parallel_steps": [_step(sources, call) for call in tools]})
         else:
@@ -323,18 +395,14 @@ class _Derivation:
             _publish(sources, call, (call.step,))
         return steps
 
-    def _map(self, sources: ArgumentSources, calls: Sequence[_Call]) -> Step | None:
+    def _map(self, sources: ArgumentSources, calls: Sequence[Call]) -> Step | None:
         """One step for calls of one tool, each with an item of a list of an earlier outcome; None if they aren't."""
         first = calls[0]
-        if not all(call.tool == first.tool and call.succeeded and call.attempts == 1 for call in calls):
-            return None
-        if len(calls) not in sources.list_lengths(first.asked):
-            return None
         found = sources.map_template([call.arguments for call in calls], first.asked)
         if found is None:
             return None
-        step: Step = {"id": first.step, "type": "map", "over": found.over}
-        if (at_once := _most_at_once(calls)) < len(calls):
+        step: Step = {"id": first.step, "type": "map", "over": found.place.reference}
+        if (at_once := most_at_once(calls)) < len(calls):
             step["max_concurrency"] = at_once
         inner: Step = {"type": "tool", "tool": first.tool, "args": found.args}
         if any(call.text is not None for call in calls):
@@ -354,13 +422,13 @@ def _json_in(text: Any) -> Any:
     return value if isinstance(value, (dict, list)) else None
 
 
-def _publish(sources: ArgumentSources, call: _Call, root: tuple[str, ...]) -> None:
+def _publish(sources: ArgumentSources, call: Call, root: tuple[str, ...]) -> None:
     """Make the outcome of a call known to the calls after it."""
     if call.succeeded and call.value is not MISSING:
         sources.add(call.step, root, call.answered, call.value, call.text)
 
 
-def _step(sources: ArgumentSources, call: _Call) -> Step:
+def _step(sources: ArgumentSources, call: Call) -> Step:
     if call.wait is not None:
         return {"id": call.step, "type": "wait", **call.wait} | _about_errors(call)
     if call.tool is None:
@@ -374,7 +442,7 @@ def _step(sources: ArgumentSources, call: _Call) -> Step:
     return step | _about_errors(call)
 
 
-def _about_errors(call: _Call) -> Step:
+def _about_errors(call: Call) -> Step:
     fields: Step = {}
     if call.text is not None:
         fields["parse"] = "json"
@@ -386,106 +454,15 @@ def _about_errors(call: _Call) -> Step:
     return fields
 
 
-def _folded(calls: Iterable[_Call]) -> list[_Call]:
-    """The calls, a call and its repetitions after an error being one."""
-    folded: list[_Call] = []
-    latest: dict[str, _Call] = {}
-    for call in calls:
-        before = latest.get(call.line)
-        again = before is not None and not before.succeeded and 0 < before.answered < call.asked
-        if before is not None and again and before.tool is not None and before.request == call.request:
-            before.attempts += 1
-            before.answered, before.succeeded, before.value = call.answered, call.succeeded, call.value
-        else:
-            folded.append(call)
-            latest[call.line] = call
-    return folded
+def _alike_until(levels: Sequence[Sequence[Call]]) -> list[int]:
+    """For each level the end of those from there on that one map could make; its own number if none could.
 
-
-def _set_levels(calls: Sequence[_Call]) -> None:
-    """Give each call the first level after those of all calls that were answered before it was made.
-
-    Calls of sibling tasks that overlapped were begun at once: whichever was answered first, none waited for another,
-    even if the bridge let only some of them begin.
+    These are calls of one tool, each made once, with success.
     """
-    groups = _siblings_at_once(calls)
-    for number, call in enumerate(calls):
-        before = [
-            earlier.level
-            for earlier in calls[:number]
-            if 0 < earlier.answered < call.asked and not groups.are_independent(earlier, call)
-        ]
-        call.level = max(before, default=-1) + 1
-
-
-class _Siblings:
-    """Tasks and threads that ran beside each other.
-
-    Attributes:
-        parent: From a pair of a line and its child to the group's representative.
-    """
-
-    def __init__(self) -> None:
-        self._group: dict[str, str] = {}
-
-    def find(self, line: str) -> str:
-        """The group of a line."""
-        while (up := self._group.get(line, line)) != line:
-            line = up
-        return line
-
-    def join(self, one: str, other: str) -> None:
-        """Put two lines into one group."""
-        self._group[self.find(one)] = self.find(other)
-
-    def are_independent(self, one: _Call, other: _Call) -> bool:
-        """Whether two calls were made by sibling tasks of one group."""
-        pair = _where_they_part(one.line, other.line)
-        return pair is not None and self.find(pair[0]) == self.find(pair[1])
-
-
-def _siblings_at_once(calls: Sequence[_Call]) -> _Siblings:
-    siblings = _Siblings()
-    under_way: list[_Call] = []
-    for call in calls:
-        under_way = [earlier for earlier in under_way if not 0 < earlier.answered < call.asked]
-        for earlier in under_way:
-            if (pair := _where_they_part(earlier.line, call.line)) is not None:
-                siblings.join(*pair)
-        under_way.append(call)
-    return siblings
-
-
-def _where_they_part(one: str, other: str) -> tuple[str, str] | None:
-    """The sibling lines of which these are parts; None if one is within the other, or they have nothing in common."""
-    ones, others = one.split("."), other.split(".")
-    for depth, (part, opposite) in enumerate(zip(ones, others, strict=False)):
-        if part != opposite:
-            return (".".join(ones[: depth + 1]), ".".join(others[: depth + 1])) if depth else None
-    return None
-
-
-def _by_level(calls: Sequence[_Call]) -> list[list[_Call]]:
-    levels: dict[int, list[_Call]] = {}
-    for call in calls:
-        levels.setdefault(call.level, []).append(call)
-    return [levels[level] for level in sorted(levels)]
-
-
-def _same_tool(levels: Sequence[Sequence[_Call]]) -> int:
-    """With how many levels these begin that have calls of one tool alone."""
-    tool = levels[0][0].tool
-    if tool is None:
-        return 0
-    others = (number for number, level in enumerate(levels) if any(call.tool != tool for call in level))
-    return next(others, len(levels))
-
-
-def _most_at_once(calls: Sequence[_Call]) -> int:
-    """How many of these calls were under way at once."""
-    changes = [(call.asked, 1) for call in calls] + [(call.answered, -1) for call in calls if call.answered]
-    most = now = 0
-    for _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most
+    ends = list(range(len(levels)))
+    for at in range(len(levels) - 1, -1, -1):
+        tool = levels[at][0].tool
+        if tool is not None and all(call.tool == tool and call.succeeded and call.attempts == 1 for call in levels[at]):
+            goes_on = at + 1 < len(levels) and levels[at + 1][0].tool == tool
+            ends[at] = max(at + 1, ends[at + 1]) if goes_on else at + 1
+    return ends
