@@ -333,6 +333,17 @@ async def test_ending_a_session_does_not_end_what_has_begun_under_its_name_meanw
         assert (await bridge.run("x", session="s")).value == "2"
 
 
+async def test_what_a_cell_has_printed_is_not_told_again_of_one_that_ends_the_interpreter(bilingual):
+    prints, ends = {
+        "python": ("print('first')", "import os; os._exit(1)"),
+        "javascript": ("console.log('first')", "process.reallyExit(1)"),
+    }[bilingual.language]
+    async with bilingual.open() as bridge:
+        assert printed(await bridge.run(prints, session="s")) == "first\n"
+        record = await bridge.run(ends, session="s")
+        assert (record.status, record.stdout) == ("killed", b"")
+
+
 async def test_ending_a_fork_does_not_end_the_same_fork_made_again_meanwhile(sandboxes, monkeypatch):
     async with sandboxes.open() as bridge:
         await bridge.run("x = 1", session="s")
