@@ -851,9 +851,14 @@ class Bridge:
         replays = bool(script.history.calls) or not script.live
         # It asks for them again, and is told where one is there no more.
         had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
-        return self._start_line(script.execution, active.job, replays=replays, had_inputs=had_inputs)
+        has_record = replays or bool(script.history.held)
+        return self._start_line(
+            script.execution, active.job, replays=replays, has_record=has_record, had_inputs=had_inputs
+        )
 
-    def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
+    def _start_line(
+        self, execution: str, job: Job, *, replays: bool = False, has_record: bool = False, had_inputs: bool = False
+    ) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
@@ -865,7 +870,7 @@ class Bridge:
         )
         if language is not None and job.dry_run:
             start = start._replace(is_dry=True)
-        if job.cell is not None:
+        if job.cell is not None and not has_record:
             start = start._replace(listings={row["name"]: self.catalog.mark(row["name"]) for row in servers})
         return start_line(start)
 
