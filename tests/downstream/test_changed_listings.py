@@ -1,17 +1,23 @@
 """Calls of tools that a server lists otherwise than when they were decided: refused, without being sent."""
 
+import asyncio
 import json
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from bridge_fixtures import until
 from downstream_calls import call_tool
+from http_servers import TOOL, ScriptedServer, remote, serving
+from starlette.responses import Response, StreamingResponse
 
+from mcp_bridge.downstream.client import mcp_connection as connection_module
 from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.transports import http_transport
 from mcp_bridge.errors import BridgeError
 
 pytestmark = pytest.mark.timeout(60)
@@ -155,3 +161,122 @@ async def test_a_listing_that_takes_too_long_is_none(shop, monkeypatch):
         error = await refused(call_tool, fleet, "shop", "pay")
         assert (error.code, error.details["reason"]) == ("server_unavailable", "unlisted")
         assert shop.reached == []
+
+
+# --- announcements over HTTP, in a session ---
+
+MORE = {"name": "more", "inputSchema": {"type": "object"}}
+CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+
+class Announcing(ScriptedServer):
+    """A server whose stream of announcements a test opens, and ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.capabilities = {"tools": {"listChanged": True}}
+        self.get = self._announce
+        self.opened = 0
+        self.refuses = []
+        """Statuses of the next attempts to open it."""
+        self.holds = anyio.Event()
+        self.holds.set()
+        self.tell = asyncio.Queue()
+        """The next parts of the stream; None ends it."""
+
+    async def _announce(self, _request):
+        await self.holds.wait()
+        if self.refuses:
+            return Response(status_code=self.refuses.pop(0))
+        self.opened += 1
+
+        async def events():
+            yield b":\n\n"
+            while (part := await self.tell.get()) is not None:
+                yield part
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+@asynccontextmanager
+async def listens(server, **settings):
+    async with serving(server.app) as port, Fleet([remote(port, era="legacy", **settings)]) as fleet:
+        try:
+            yield fleet.server("remote")
+        finally:
+            server.holds.set()
+            server.tell.put_nowait(None)
+
+
+async def names(server):
+    return [tool.name for tool in await server.tools()]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(http_transport, "_RESUME_WAIT", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("part", "refuses"),
+    [(None, []), (None, [500, 401, 404]), (b"data: " + b"x" * 4_000_000 + b"\n\n", [])],
+    ids=["ended", "refused for some time", "too large an event"],
+)
+async def test_a_change_while_the_stream_of_announcements_was_away_is_listed(quick, monkeypatch, part, refuses):
+    monkeypatch.setattr(supervisor_module, "_ENVELOPE_BYTES", -(7 << 20))
+    server = Announcing()
+    async with listens(server) as listed:
+        assert await names(listed) == ["act"]
+        assert not listed.stale
+        server.refuses, server.tools = refuses, [TOOL, MORE]
+        server.tell.put_nowait(part)
+        await until(lambda: listed.stale)
+        assert await names(listed) == ["act", "more"]
+        assert server.opened == 2
+        server.tools = [TOOL]
+        server.tell.put_nowait(f"data: {CHANGED}\n\n".encode())
+        await until(lambda: listed.stale)
+        assert await names(listed) == ["act"]
+
+
+async def test_the_stream_is_opened_again_once_there_is_a_token_again(quick, monkeypatch):
+    server = Announcing()
+    async with listens(server) as listed:
+        assert await names(listed) == ["act"]
+        transport = listed._connection.transport
+        fetch, failed = transport.fetch, []
+
+        def without_token(method, *args, **options):
+            if method == "GET" and len(failed) < 2:
+                failed.append(method)
+                raise BridgeError("server_unavailable", "The token endpoint is away.") if failed[1:] else ValueError
+            return fetch(method, *args, **options)
+
+        monkeypatch.setattr(transport, "fetch", without_token)
+        server.tools = [TOOL, MORE]
+        server.tell.put_nowait(None)
+        await until(lambda: listed.stale)
+        assert await names(listed) == ["act", "more"]
+        assert len(failed) == 2
+
+
+async def test_a_change_before_the_stream_was_opened_is_listed(monkeypatch):
+    monkeypatch.setattr(connection_module, "STREAM_TIMEOUT", 0.05)
+    server = Announcing()
+    server.holds = anyio.Event()
+    async with listens(server) as listed:
+        assert await names(listed) == ["act"]
+        server.tools = [TOOL, MORE]
+        assert not listed.stale
+        server.holds.set()
+        await until(lambda: listed.stale)
+        assert await names(listed) == ["act", "more"]
+
+
+async def test_a_server_without_such_a_stream_is_asked_for_it_once():
+    server = Announcing()
+    server.refuses = [405]
+    async with listens(server) as listed:
+        assert await names(listed) == ["act"]
+        assert [method for method, _, _ in server.seen].count("GET") == 1
+        assert not listed.stale
