@@ -394,9 +394,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The server wants other credentials (401 or 403). The call was not made.",
             "Mend the server's `headers`, and the secrets that they name."),
         "server_unavailable": Description(
-            "The server is disabled, misconfigured or unreachable, or waits to be started again. The call was not "
-            "made.",
-            "Read the reason in the message, and fix the server's configuration."),
+            "The server is disabled, misconfigured or unreachable, waits to be started again, or does not list the "
+            "tools that it has by now. The call was not made.",
+            "Read the reason in the message: try again, or fix the server's configuration."),
         "too_many_calls": Description(
             "The run has made as many requests as `max_calls` allows.",
             "Call less, or have the operator raise `max_calls`.", _SCRIPT | _CLIENT),

@@ -106,8 +106,8 @@ class _Tools:
             self._rows = None
 
     def forget_unless(self, mark: Any) -> None:
-        """Have the tools listed anew on their next use, unless the listing has this mark."""
-        if mark != self._mark:
+        """Have the tools listed anew on their next use, unless the listing has this mark, and there is one."""
+        if mark is None or mark != self._mark:
             self._rows = None
 
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -418,7 +418,7 @@ def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """
     params = row["params"]
     if not row["extra"]:
-        args, kwargs = spread(params, args, kwargs)
+        args, kwargs = spread(params, args, kwargs, is_recorded="recorded" in row)
     faults: list[str] = []
     if len(args) > len(params):
         faults.append(f"takes {len(params)} positional arguments but {len(args)} were given")
@@ -429,7 +429,9 @@ def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if name not in names and row["extra"]:
             names[name] = name
         if name not in names:
-            unknown.append(name)
+            # Of a call that was recorded it isn't known which arguments were left out, as None for an optional one is.
+            if value is not None or "recorded" not in row:
+                unknown.append(name)
         elif names[name] in bound:
             faults.append(f"got multiple values for argument {name!r}")
         else:

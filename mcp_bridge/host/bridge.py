@@ -856,12 +856,25 @@ class Bridge:
         replays = bool(script.history.calls) or not script.live
         # It asks for them again, and is told where one is there no more.
         had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
+        has_record = replays or bool(script.history.held)
         return self._start_line(
-            script.execution, active.job, replays=replays, had_inputs=had_inputs, advises=script.live
+            script.execution,
+            active.job,
+            replays=replays,
+            has_record=has_record,
+            had_inputs=had_inputs,
+            advises=script.live,
         )
 
     def _start_line(
-        self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False, advises: bool = True
+        self,
+        execution: str,
+        job: Job,
+        *,
+        replays: bool = False,
+        has_record: bool = False,
+        had_inputs: bool = False,
+        advises: bool = True,
     ) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
@@ -874,7 +887,7 @@ class Bridge:
         )
         if language is not None and job.dry_run:
             start = start._replace(is_dry=True)
-        if job.cell is not None:
+        if job.cell is not None and not has_record:
             start = start._replace(listings={row["name"]: self.catalog.mark(row["name"]) for row in servers})
         if not advises:
             start = start._replace(advises=False)

@@ -22,6 +22,7 @@ from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.sandbox_programs import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.scripts.recorded_tools import RecordedTools
 from mcp_bridge.executions.waits.taken_events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
@@ -131,6 +132,7 @@ class Requests:
             script.programs.ended,
             script.programs.left,
         )
+        self._recorded_tools: RecordedTools | None = None
         self.calls = 0
         self._artifact_turn = anyio.Lock()
         self._has_read: set[str] = set()
@@ -440,13 +442,18 @@ class Requests:
     async def _tools(self, server: str) -> dict[str, Any]:
         name = resolve(server, self._allowed)
         tools = await self._catalog.tools(name)
-        mark = self._catalog.mark(name)
-        return {
-            "server": name,
-            "alias": self._allowed[name],
-            "tools": await _rendered(describe.proxy_row, tools),
-            "mark": mark,
-        }
+        mark: int | None = self._catalog.mark(name)
+        rows = await _rendered(describe.proxy_row, tools)
+        if self._script.history.calls or self._script.history.held:
+            # It is run again, perhaps: what it has called it can call, as it did.
+            if self._recorded_tools is None:
+                self._recorded_tools = RecordedTools(self._script.history, self._allowed)
+            repeatable = self._recorded_tools.repeatable(name, rows)
+            if repeatable != rows:
+                self._script.course.changed_servers.add(name)
+                # Nothing that a cell after it has: it gets the tools as they are.
+                rows, mark = repeatable, None
+        return {"server": name, "alias": self._allowed[name], "tools": rows, "mark": mark}
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))

@@ -70,7 +70,8 @@ class ExecutionStart(NamedTuple):
     With `has_inputs`, there are files that the operator hands in.
 
     `listings` has a mark for the tools of each server, as `CatalogTools` gives it: with another one than a cell before
-    has seen, the server lists other tools by now. It is given for a cell.
+    has seen, the server lists other tools by now. It is given for a cell that isn't run
+    again: what that one has called is among the tools that it is told of.
 
     `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
     says that calls may be listed, and not made.
@@ -202,7 +203,8 @@ class CatalogServers(NamedTuple):
 class CatalogTools(NamedTuple):
     """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc, extra}], "mark"}`.
 
-    It is what proxies are made from. A server that lists other tools has another mark.
+    It is what proxies are made from. A server that lists other tools has another mark. A row is `recorded` if it was
+    changed to take the recorded calls of a script that is run again; then there is no mark.
     """
 
     server: str

@@ -7,6 +7,7 @@ import json
 import sys
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from mcp_bridge.cli.showing import question
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.gate import policy_check
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host.bridge import open_bridge
@@ -522,6 +524,25 @@ async def test_a_tool_that_changes_while_a_person_is_asked_is_decided_anew(opens
         record = await bank.calls("bank.wipe", {"path": "/"})
         assert record["code"] == "denied"
         assert bank.reached == []
+
+
+async def test_a_tool_that_is_listed_otherwise_each_time_is_not_called(opens, monkeypatch):
+    async with opens(WIPE) as bank:
+        server = bank.bridge.fleet.server("bank")
+        listed, looks = server.listed, 0
+
+        async def otherwise(name):
+            nonlocal looks
+            looks += 1
+            return replace(await listed(name), description=f"look {looks}")
+
+        monkeypatch.setattr(server, "listed", otherwise)
+        record = await bank.calls("bank.wipe", {"path": "/"})
+        assert (record["code"], looks) == ("tool_changed", policy_check.MAX_DECISIONS)
+        assert bank.reached == []
+        # It has counted for no rule, and the next call is decided anew.
+        monkeypatch.undo()
+        assert (await bank.calls("bank.wipe", {"path": "/"}))["status"] == "success"
 
 
 async def test_a_rule_for_one_spelling_keeps_its_tool_when_a_neighbour_has_that_name(opens):

@@ -166,6 +166,99 @@ async def test_a_script_goes_on_with_the_tools_as_they_are_listed_by_now(shops):
     tools = json.dumps([PAY, tool("ship", x={}), RELIST]).replace("false", "0 == 1")
     async with shops(OLD) as shop:
         codes = {language: code.format(tools=tools) for language, code in CHANGES.items()}
-        record = await shop.cell(codes["python"], codes["javascript"], session=None)
+        record = await shop.cell(codes["python"], codes["javascript"])
         assert lines(record) == ["bad_arguments"]
-        assert shop.reached == [("pay", {"amount": 1}), ("pay", {"amount": 2, "to": "x"}), ("ship", {"x": 3})]
+        reached = [("pay", {"amount": 1}), ("pay", {"amount": 2, "to": "x"}), ("ship", {"x": 3})]
+        assert shop.reached == reached
+        shop.bridge._shared.live_sessions.end_all()
+        assert lines(await shop.cell("print('on')", "console.log('on')")) == ["on"]
+        assert shop.reached == reached
+
+
+# --- run from a record ---
+
+DOES = {
+    "python": """
+from mcp.servers import shop
+print(await shop.create("a", labels='["b"]', due=None))
+print(await shop.create({{"title": "c"}}))
+print(await shop.drop(name="d", more={{"e": 1}}))
+{rest}""",
+    "javascript": """
+import {{ shop }} from "mcp/servers";
+console.log(JSON.stringify(await shop.create("a", {{labels: '["b"]', due: null}})));
+console.log(JSON.stringify(await shop.create({{title: "c"}})));
+console.log(JSON.stringify(await shop.drop({{name: "d", more: {{e: 1}}}})));
+{rest}""",
+}
+CREATE = tool("create", ["title"], title=TEXT, labels={"type": "array"}, due=TEXT)
+DROP = tool("drop", ["name"], name=TEXT, more={"type": "object"})
+DONE = [
+    ("create", {"title": "a", "labels": ["b"]}),
+    ("create", {"title": "c"}),
+    ("drop", {"name": "d", "more": {"e": 1}}),
+]
+CHANGES_SINCE = {
+    "another argument is required": [tool("create", ["title", "body"], title=TEXT, body=TEXT, labels={}), DROP],
+    "an argument is renamed": [
+        tool("create", ["name"], name=TEXT, labels={"type": "array"}, due=TEXT),
+        tool("drop", ["title"], title=TEXT, more={"type": "object"}),
+    ],
+    "the tools are gone": [],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_SINCE)
+async def test_a_script_that_goes_on_repeats_its_calls_of_tools_that_have_changed(shops, change):
+    rest = {
+        "python": "print(await runtime.wait_event('go'))\nprint(await shop.ship(x=1))",
+        "javascript": "console.log(await runtime.wait_event('go'));\nawait shop.ship({x: 1});",
+    }
+    codes = {language: code.format(rest=rest[language]) for language, code in DOES.items()}
+    async with shops(CREATE, DROP) as shop:
+
+        async def run():
+            return await shop.cell(codes["python"], codes["javascript"], session=None, key="k")
+
+        waits = await run()
+        assert waits.status == "suspended", waits.error
+        await shop.lists(*CHANGES_SINCE[change], tool("ship", x={}))
+        await shop.bridge.send_event(waits.execution, "go", 1, "OPERATOR", and_resume=False)
+        record = await run()
+        assert record.status == "success", record.error
+        assert shop.reached == [*DONE, ("ship", {"x": 1})]
+
+
+@pytest.mark.parametrize("change", CHANGES_SINCE)
+async def test_a_session_is_rebuilt_though_its_tools_have_changed(shops, change):
+    codes = {language: code.format(rest="") for language, code in DOES.items()}
+    again = (
+        "print(await shop.create(title='x'), await shop.drop(name='y'))",
+        "console.log(await mcp.servers.shop.create({title: 'x'}), await mcp.servers.shop.drop({name: 'y'}))",
+    )
+    async with shops(CREATE, DROP) as shop:
+        printed(await shop.cell(codes["python"], codes["javascript"]))
+        printed(await shop.cell(*again))
+        await shop.lists(*CHANGES_SINCE[change])
+        shop.bridge._shared.live_sessions.end_all()
+        record = await shop.cell("print('on')", "console.log('on')")
+        assert (record.session, lines(record)) == ({"name": "s", "cell": 3, "rebuilt": 2}, ["on"])
+        # From here on its tools are those of today.
+        assert (await shop.cell(*again)).status == "error"
+        assert shop.reached == [*DONE, ("create", {"title": "x"}), ("drop", {"name": "y"})]
+
+
+async def test_a_script_that_can_not_repeat_a_call_says_that_the_tools_have_changed(shops):
+    async with shops(tool("pay", ["a"], a=TEXT, b=TEXT)) as shop:
+        python = "from mcp.servers import shop\nimport inspect\nawait shop.pay(a=str(inspect.signature(shop.pay)))\n"
+        python += "await runtime.wait_event('go')"
+        javascript = "let said = ''; try { await mcp.servers.shop.pay({}) } catch (error) { said = error.message }\n"
+        javascript += "await mcp.servers.shop.pay({a: said}); await runtime.wait_event('go');"
+        waits = await shop.cell(python, javascript, session=None, key="k")
+        assert waits.status == "suspended", waits.error
+        await shop.lists(tool("pay", ["c"], c=TEXT))
+        await shop.bridge.send_event(waits.execution, "go", 1, "OPERATOR", and_resume=False)
+        record = await shop.cell(python, javascript, session=None, key="k")
+        assert record.error["code"] == "divergence"
+        assert "'shop' lists other tools than it did" in record.error["message"]
+        assert record.error["changed_servers"] == ["shop"]

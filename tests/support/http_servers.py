@@ -108,6 +108,8 @@ class ScriptedServer:
     Attributes:
         calls: The messages of the calls that reached it.
         seen: All requests: method, path and headers.
+        tools: What it lists.
+        capabilities: What it says that it has.
     """
 
     def __init__(self, answer=None, *, session="session-1", path="/mcp"):
@@ -117,6 +119,8 @@ class ScriptedServer:
         self.calls = []
         self.seen = []
         self.get = None
+        self.tools = [TOOL]
+        self.capabilities = {"tools": {}}
         self.app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST", "DELETE"])])
         self.path = path
 
@@ -144,13 +148,13 @@ class ScriptedServer:
         match message["method"]:
             case "initialize":
                 self._sessions += 1
-                result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}} | {
+                result = {"protocolVersion": "2025-11-25", "capabilities": self.capabilities} | {
                     "serverInfo": {"name": "scripted", "version": "1"}
                 }
                 headers = {"mcp-session-id": f"{self._session}-{self._sessions}"} if self._session else {}
                 return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
             case "tools/list":
-                return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": {"tools": [TOOL]}})
+                return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": {"tools": self.tools}})
             case "tools/call":
                 return JSONResponse(self.result(message))
         error = {"code": -32601, "message": "Method not found"}

@@ -77,6 +77,10 @@ LOG_LEVEL: LoggingLevel = "info"
 # How long a server may take to acknowledge a subscription to changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
 
+# How long the first listing waits for the stream of a session's announcements: a server may send its head with the
+# first of them.
+STREAM_TIMEOUT = 0.5
+
 # How often to look whether the calls of a retired connection have ended.
 _RETIRED_POLL = 0.05
 
@@ -122,6 +126,7 @@ class Connection(ServerConnection):
             kind: The transport of a remote server, if its entry leaves that open.
         """
         self._client: Client | None = None
+        self._has_begun_listing = False
         self._meta: dict[str, Any] = {}
         """The part of a request's parameters that the protocol's version wants in each of them."""
         transport: StdioTransport | HttpTransport
@@ -169,6 +174,11 @@ class Connection(ServerConnection):
                 # The subscription comes before the listing: a change between the two would be missed.
                 with anyio.move_on_after(SUBSCRIBE_TIMEOUT):
                     await tasks.start(self._listen_on if self._spec.is_remote else self._listen, client)
+            elif (transport := self._announcing_session(client)) is not None:
+                transport.on_listening = self._on_listening
+                with anyio.move_on_after(STREAM_TIMEOUT):
+                    await transport.has_asked_for_announcements.wait()
+            self._has_begun_listing = True
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
             self._meta = _request_meta(client.protocol_version)
@@ -308,12 +318,23 @@ class Connection(ServerConnection):
     # Notifications from the server.
 
     def _announces_changes(self, client: Client) -> bool:
-        tools = client.server_capabilities.tools
-        return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(tools and tools.list_changed)
+        return client.protocol_version in MODERN_PROTOCOL_VERSIONS and _has_announcements(client)
+
+    def _announcing_session(self, client: Client) -> HttpTransport | None:
+        """The transport, if changes are announced on a stream that was opened with a session; else None."""
+        transport = self.transport
+        if isinstance(transport, HttpTransport) and transport.session is not None and _has_announcements(client):
+            return transport
+        return None
+
+    def _on_listening(self) -> None:
+        """Have the tools listed again, if they are listed: a change may have been announced to nobody."""
+        self.stale = self.stale or self._has_begun_listing
 
     async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
         try:
             async with client.listen(tools_list_changed=True) as events:
+                self._on_listening()
                 task_status.started()
                 async for _ in events:
                     self.stale = True
@@ -336,6 +357,11 @@ class Connection(ServerConnection):
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.stale = True
+
+
+def _has_announcements(client: Client) -> bool:
+    tools = client.server_capabilities.tools
+    return bool(tools and tools.list_changed)
 
 
 def _request_meta(version: str) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class DownstreamServer(SupervisedServer):
             # The decision, or the check of the arguments, may have taken its time.
             now, connection = await self._listed(tool.name)
             if now != tool:
-                raise self._changed(tool)
+                raise self._changed(now)
         limit = self.spec.call_timeout if timeout is None else timeout
         deadline = anyio.current_time() + limit
         try:
@@ -132,14 +132,31 @@ class DownstreamServer(SupervisedServer):
             # Nothing of it has reached the server's tools: another connection may be better.
             now, connection = await self._listed(tool.name)
             if now != tool:
-                raise self._changed(tool) from None
+                raise self._changed(now) from None
             left = max(0.0, deadline - anyio.current_time())
             return await self._call(connection, tool, arguments, left, listener)
 
-    def _changed(self, tool: ToolInfo) -> BridgeError:
-        message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
-        hint = "Nothing was called. Call it again."
-        return server_errors.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
+    def _changed(self, now: ToolInfo) -> BridgeError:
+        message = f"{self.spec.name} lists {now.name} in another form than when the call was decided."
+        hint = f"Nothing was called. Call it as it is now. {call_hint(now)}"
+        return server_errors.error(self.spec, "tool_changed", message, hint=hint, tool=now.name)
+
+    async def _parameters_refused(
+        self, connection: ServerConnection, tool: ToolInfo, error: BridgeError
+    ) -> BridgeError:
+        """The error for a call whose parameters a server has refused: it may have changed its tools unannounced.
+
+        Args:
+            connection: Where it was refused.
+            tool: The tool as it was called.
+            error: The error as the server has it.
+        """
+        if connection.usable and self._is_due(connection):
+            await self._relist(connection)
+        now = self._by_name.get(tool.name)
+        if now is None:
+            return self._unknown(tool.name, self._by_name)
+        return error if now == tool else self._changed(now)
 
     def argument_check(self, tool: ToolInfo) -> ArgumentCheck:
         """The compiled check of a tool's arguments; compiled once for each listing."""
@@ -165,9 +182,10 @@ class DownstreamServer(SupervisedServer):
             with time_limit(limit):
                 result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
-            raise await server_errors.call_failure(
-                self.spec, connection, tool, error, limit=self._max_result_bytes
-            ) from None
+            failure = await server_errors.call_failure(self.spec, connection, tool, error, limit=self._max_result_bytes)
+            if failure.details.get("rpc_code") == server_errors.INVALID_PARAMS:
+                failure = await self._parameters_refused(connection, tool, failure)
+            raise failure from None
         finally:
             connection.in_flight.discard(began)
             connection.last_used = anyio.current_time()

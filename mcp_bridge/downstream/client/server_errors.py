@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _EXIT_STATUS_WAIT = 0.2
 _EXIT_STATUS_POLL = 0.01
 
-_INVALID_PARAMS = -32602
+INVALID_PARAMS = -32602
 
 # Maximum characters of a decoder's message in an error.
 _REASON = 500
@@ -364,7 +364,7 @@ async def call_failure(
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool)
-        code: Code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
+        code: Code = "bad_arguments" if cause.code == INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if type(cause).__name__ == "ValidationError":
         message = f"{what} answered something that is not a tool result."

@@ -50,7 +50,8 @@ HEALTHY_AFTER = 30.0
 # delay may be on our side.
 LIVENESS_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
-# An unknown tool is looked for in a new listing if the listing is older than this.
+# A tool that isn't known, or whose parameters the server refuses, is looked for in a new listing if the last one is
+# older than this.
 RELIST_AFTER = 5.0
 
 # The pause after a listing, as a multiple of its duration, and its maximum: a server may announce changes of its tools
@@ -117,6 +118,8 @@ class SupervisedServer:
         self._by_alias: dict[str, ToolInfo] = {}
         self._relisting: anyio.Event | None = None
         self._relist_at = 0.0
+        self._not_listed: str | None = None
+        """Why the last attempt to list again has failed, or None."""
         self._checking_life = False
         self._closed = False
         self._starts = 0
@@ -350,13 +353,15 @@ class SupervisedServer:
         """The tool with this name, or else with this alias.
 
         Raises:
-            BridgeError: `unknown_tool` with the nearest names, or as `start`.
+            BridgeError: `unknown_tool` with the nearest names, or as `listed`.
         """
         connection = await self._ready()
         tool = self._by_name.get(name) or self._by_alias.get(name)
-        if tool is None and (connection.stale or anyio.current_time() - connection.listed_at > RELIST_AFTER):
+        if tool is None and (connection.stale or self._is_due(connection)):
             await self._relist(connection)
             tool = self._by_name.get(name) or self._by_alias.get(name)
+            if tool is None:
+                self._check_listed(connection)
         if tool is None:
             raise self._unknown(name, [*self._by_name, *self._by_alias])
         return tool
@@ -368,7 +373,7 @@ class SupervisedServer:
         return server_errors.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: ServerConnection) -> bool:
-        """List again, once for all callers; if that fails, the old listing stays.
+        """List again, once for all callers. If that fails, the old listing stays, and the connection is stale.
 
         Returns:
             Whether this call made the listing; False if it waited for one that another had begun.
@@ -382,9 +387,12 @@ class SupervisedServer:
             if (wait := self._relist_at - began) > 0:
                 await anyio.sleep(wait)
                 began = anyio.current_time()
+            self._not_listed = f"it gave no answer within {RELIST_TIMEOUT:g} s"
             with time_limit(RELIST_TIMEOUT):
                 self._set_listing(await connection.relist())
-        except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
+                self._not_listed = None
+        except Exception as error:  # noqa: BLE001 - whoever is about to call a tool is told (`_check_listed`)
+            self._not_listed = str(error)
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
             now = anyio.current_time()
@@ -392,6 +400,23 @@ class SupervisedServer:
             self._relisting = None
             done.set()
         return True
+
+    def _is_due(self, connection: ServerConnection) -> bool:
+        """Whether the listing is so old that a change that nobody has announced is looked for, on an occasion."""
+        return anyio.current_time() - connection.listed_at > RELIST_AFTER
+
+    def _check_listed(self, connection: ServerConnection) -> None:
+        """Return unless the tools are known to be other ones by now, and couldn't be listed.
+
+        Raises:
+            BridgeError: `server_unavailable`: what would be called isn't known.
+        """
+        if connection.usable and connection.stale and self._not_listed is not None:
+            message = (
+                f"server {self.spec.name!r} may have other tools by now, and did not list them: {self._not_listed}."
+            )
+            hint = "Nothing was called. Try again."
+            raise server_errors.error(self.spec, "server_unavailable", message, hint=hint, reason="unlisted")
 
     def _set_listing(self, listing: Listing) -> None:
         if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
@@ -418,9 +443,11 @@ class SupervisedServer:
             # A listing begun for another call may have been requested before the last change.
         # The new listing may have found that the process has died.
         connection = await self._ready()
-        if name not in self._by_name and anyio.current_time() - connection.listed_at > RELIST_AFTER:
+        self._check_listed(connection)
+        if name not in self._by_name and self._is_due(connection):
             await self._relist(connection)
             connection = await self._ready()
+            self._check_listed(connection)
         tool = self._by_name.get(name)
         if tool is None:
             raise self._unknown(name, self._by_name)

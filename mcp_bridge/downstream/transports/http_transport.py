@@ -72,7 +72,7 @@ from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
@@ -170,6 +170,8 @@ class HttpTransport:
         retired: Why no further request should be made on this connection, or None. Those under way go on.
         retirement: Set with `retired`.
         tool_headers: The arguments of each tool that are sent as headers, too: `x_mcp_header_map` by the tool's name.
+        has_asked_for_announcements: Set once the server has answered for the first time whether it announces anything.
+        on_listening: Called when its announcements begin to be read; what it has announced before is lost.
     """
 
     process = None
@@ -191,6 +193,8 @@ class HttpTransport:
         self.retired: str | None = None
         self.retirement = anyio.Event()
         self.tool_headers: dict[str, dict[Any, Any]] = {}
+        self.has_asked_for_announcements = anyio.Event()
+        self.on_listening: Callable[[], None] = _nothing
         self.session: str | None = None
         self.version: str | None = None
         self.posts: dict[object, Post] = {}
@@ -598,17 +602,19 @@ class HttpTransport:
     # Messages that answer nothing.
 
     async def read_announcements(self) -> None:
-        """Read the session's stream of messages that answer nothing, if the server has one."""
-        failures = 0
-        last: str | None = None
+        """Read the session's stream of messages that answer nothing, if the server has one.
+
+        It is opened again whatever ends it: else what is announced afterwards would be missed for good.
+        """
+        failures, last, has_opened = 0, None, False
         while self.retired is None:
-            wait = _RESUME_WAIT
+            wait, began = _RESUME_WAIT, anyio.current_time()
             try:
                 async with self.fetch("GET", Attempt(), headers=_resuming(last)) as response:
-                    if not response.is_success or not is_stream(response):
-                        if response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *GATEWAY_STATUSES}:
-                            return
-                    else:
+                    if response.is_success and is_stream(response):
+                        has_opened = True
+                        self.on_listening()
+                        self.has_asked_for_announcements.set()
                         async for event in self.events(response):
                             failures = 0
                             if event.id and _EVENT_ID.fullmatch(event.id):
@@ -617,14 +623,21 @@ class HttpTransport:
                                 wait = _wait_asked_for(event.retry, _RESUME_WAIT)
                             if event.event == "message" and event.data:
                                 await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, httpx2.SSEError, BridgeError):
+                    elif not has_opened and response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *GATEWAY_STATUSES}:
+                        # It has none.
+                        return
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
-            except (RequestFailedError, httpx2.HTTPError, httpx2.StreamError, OSError):
+            except httpx2.SSEError:
+                # It would be sent again.
+                last = None
+            except (RequestFailedError, BridgeError, httpx2.HTTPError, httpx2.StreamError, OSError):
                 pass
             except Exception as error:  # noqa: BLE001 - of the authentication
                 logger.debug("the stream of server %r ended: %s", self._spec.name, type(error).__name__)
-                return
-            failures += 1
+            finally:
+                self.has_asked_for_announcements.set()
+            failures = 1 if anyio.current_time() - began > _STREAM_WAIT_CAP else failures + 1
             await anyio.sleep(min(_STREAM_WAIT_CAP, wait * 2 ** min(failures - 1, 16)) * random.uniform(0.5, 1))  # noqa: S311
 
 
@@ -733,6 +746,10 @@ class _Requests:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _resuming(last_event: str | None) -> dict[str, str]:

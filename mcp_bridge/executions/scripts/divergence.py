@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio
@@ -12,7 +12,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
     from mcp_bridge.policy.secrets.value_references import Scalar
@@ -39,6 +39,7 @@ class Divergence:
         asked: What is asked for now; None for nothing.
         instead_of: The recorded call that `recorded` is of, where that is another one: it wasn't asked for.
         what: What differs.
+        changed_servers: The servers that list other tools than those of the recorded calls.
     """
 
     call: str
@@ -46,6 +47,7 @@ class Divergence:
     asked: CallRequest | None
     instead_of: str | None = None
     what: str = "call"
+    changed_servers: tuple[str, ...] = field(default=(), kw_only=True)
 
     def error(self) -> BridgeError:
         """The divergence as an error, with both sides in the details."""
@@ -60,17 +62,32 @@ class Divergence:
             what = f"the call {self.call} is not recorded: {_described(self.asked)}"
         else:
             what = f"recorded as {self.call} is {_described(self.recorded)}, and asked for was {_described(self.asked)}"
+        hint = "It depends on something that changes: the time, chance, the order of a set. Nothing was done twice."
+        if changed := other_tools(self.changed_servers):
+            what += f". {changed}"
+            hint = "It depends on the tools that its servers list, or on something else. Nothing was done twice."
         error = BridgeError(
             "divergence",
             f"The script doesn't do what it did: {what}.",
-            hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
+            hint=hint,
             call=self.call,
             recorded=self.recorded and self.recorded.abridged(),
             asked=self.asked and self.asked.abridged(),
         )
+        if self.changed_servers:
+            error.details["changed_servers"] = list(self.changed_servers)
         if self.instead_of is not None:
             error.details["instead_of"] = self.instead_of
         return error
+
+
+def other_tools(servers: Iterable[str]) -> str:
+    """A sentence on servers that list other tools than they did, without its full stop; or nothing."""
+    names = [repr(name) for name in servers]
+    if not names:
+        return ""
+    lists, it = ("lists", "it") if len(names) == 1 else ("list", "they")
+    return f"{' and '.join(names)} {lists} other tools than {it} did"
 
 
 def _described(asked: CallRequest | None) -> str:
@@ -88,11 +105,13 @@ class RecordedCourse:
     Attributes:
         divergence: The first divergence, or None.
         made: The names of the calls that this run has made.
+        changed_servers: The servers that list other tools by now than those of the recorded calls.
     """
 
     def __init__(self, execution: str, history: CallHistory) -> None:
         self.divergence: Divergence | None = None
         self.made: set[str] = set()
+        self.changed_servers: set[str] = set()
         self._execution = execution
         self._history = history
         self._has_diverged = anyio.Event()
@@ -155,7 +174,7 @@ class RecordedCourse:
     async def leave(self, divergence: Divergence) -> NoReturn:
         """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""
         if self.divergence is None:
-            self.divergence = divergence
+            self.divergence = self._told(divergence)
             logger.warning("execution %s diverges at the call %s", self._execution, divergence.call)
             self._has_diverged.set()
         await anyio.sleep_forever()
@@ -172,4 +191,7 @@ class RecordedCourse:
         if self.divergence is not None:
             return self.divergence
         left_out = (one for one in self._history.calls.values() if one.is_answered and one.call not in self.made)
-        return next((Divergence(one.call, one.asked, None) for one in left_out), None)
+        return next((self._told(Divergence(one.call, one.asked, None)) for one in left_out), None)
+
+    def _told(self, divergence: Divergence) -> Divergence:
+        return replace(divergence, changed_servers=tuple(sorted(self.changed_servers)))

@@ -14,6 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
@@ -24,7 +25,7 @@ from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain, left_by, lost_at, why_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.executions.lifecycle import Lifecycle
@@ -229,7 +230,8 @@ class Rebuilding(Generic[S]):
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
         parted = again.active.script.course.divergence
-        raise diverged(stored, found, record.error if parted is None else parted.error().record())
+        error = record.error if parted is None else parted.error().record()
+        raise diverged(stored, found, error, again.active.script.course.changed_servers)
 
 
 async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
@@ -269,13 +271,16 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
     return found[::-1]
 
 
-def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | None) -> BridgeError:
+def diverged(
+    stored: StoredExecution, found: Difference, error: ErrorRecord | None, changed_servers: Iterable[str] = ()
+) -> BridgeError:
     """The error for a cell that hasn't done what it did, with both sides.
 
     Args:
         stored: The cell.
         found: The difference.
         error: The error with which it has ended now; or None.
+        changed_servers: The servers that list other tools than it has called.
     """
     expected, actual = _shown(found.expected), _shown(found.found)
     sides = {"what": found.what, "recorded": expected, "actual": actual}
@@ -289,6 +294,8 @@ def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | No
         why = f"its call {found.step} was {expected}, and is {actual}"
     else:
         why = f"its {found.what} was {expected}, and is {actual}{ended if found.what == 'status' else ''}"
+    if changed := other_tools(sorted(changed_servers)):
+        why += f". {changed}"
     # Perhaps by a server that can't be started at the moment, or a setting.
     is_failure = found.what == "error" or (ended and ended in why)
     mend = "Once what ended it now is mended, it is rebuilt." if is_failure else ""

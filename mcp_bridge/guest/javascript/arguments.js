@@ -49,12 +49,15 @@ function signature(row) {
   return text.length > MAX_SHOWN_SIGNATURE ? `${text.slice(0, MAX_SHOWN_SIGNATURE)}…` : text;
 }
 
+// Of a tool that is known by recorded calls it isn't known which arguments were left out, as null for an optional one is.
+const isLeftOut = (row, value) => row.recorded === true && (value === null || value === undefined);
+
 // What the script passed, by name: `{names}`, or an array of values in order.
 function named(row, args) {
   const names = new Set(row.params.flatMap((param) => [param.json, param.name]));
   const last = args.at(-1);
   if (!isPlain(last)) return { values: args, names: {} };
-  const fits = Object.keys(last).every((name) => names.has(name));
+  const fits = Object.entries(last).every(([name, value]) => names.has(name) || isLeftOut(row, value));
   const next = row.params[args.length - 1];
   const takesObject = next !== undefined && [...typesOf(next.type)].some((type) => type === 'dict' || type === 'Any');
   if (args.length === 1) return fits || !takesObject ? { values: [], names: last } : { values: args, names: {} };
@@ -76,8 +79,9 @@ function bind(row, args) {
   const unknown = [];
   for (const [name, value] of Object.entries(given.names)) {
     const called = json.get(name) ?? (row.extra ? name : undefined);
-    if (called === undefined) unknown.push(name);
-    else if (Object.hasOwn(bound, called)) faults.push(`got more than one value for '${name}'`);
+    if (called === undefined) {
+      if (!isLeftOut(row, value)) unknown.push(name);
+    } else if (Object.hasOwn(bound, called)) faults.push(`got more than one value for '${name}'`);
     else Object.defineProperty(bound, called, { value, enumerable: true, configurable: true, writable: true });
   }
   const free = row.params.filter((param) => bound[param.json] === undefined).map((param) => param.name);

@@ -26,9 +26,9 @@ class Server {
     if (server === this.name || server === this.alias) this.#rows = null;
   }
 
-  // Have them listed anew on their next use, unless the listing has this mark.
+  // Have them listed anew on their next use, unless the listing has this mark, and there is one.
   forgetUnless(mark) {
-    if (mark !== this.#mark) this.#rows = null;
+    if (mark === undefined || mark !== this.#mark) this.#rows = null;
   }
 
   // The tools' rows by alias.

@@ -8,11 +8,12 @@ ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "pa
 
 
 def spread(
-    params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_recorded: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Turn a single dict of arguments, as in JSON, into keywords; other arguments are returned unchanged.
 
-    A dict is taken for that if all of its keys are parameters, and it can't be a value for the first parameter.
+    A dict is taken for that if all of its keys are parameters, and it can't be a value for the first parameter. Of
+    parameters that are known from recorded calls, those may be missing that were None.
     """
     names = {param[key] for param in params for key in ("json", "name")}
     given: Any = None
@@ -20,7 +21,9 @@ def spread(
         given = args[0]
     elif not args and len(kwargs) == 1 and not names & (kwargs.keys() & ARGUMENTS):
         given = next((value for name, value in kwargs.items() if name in ARGUMENTS), None)
-    if type(given) is dict and names.issuperset(given):
+    if type(given) is dict and names.issuperset(
+        name for name, value in given.items() if value is not None or not is_recorded
+    ):
         return (), dict(given)
     return args, kwargs
 

@@ -2,7 +2,7 @@
 
 `recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
 answers with its arguments. `relist` announces that the tools have changed; with `tools`, these are listed from then on,
-which is announced unless `silent` is given.
+which is announced unless `silent` is given. It doesn't list what is `null`, and refuses a call with `refuse`.
 """
 
 import json
@@ -29,7 +29,12 @@ for line in sys.stdin:
     elif method == "ping":
         body = {"result": {}}
     elif method == "tools/list":
-        body = {"result": {"tools": json.loads(listing.read_text())}}
+        tools = json.loads(listing.read_text())
+        body = (
+            {"result": {"tools": tools}}
+            if tools is not None
+            else {"error": {"code": -32603, "message": "the list is away"}}
+        )
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps({"tool": params["name"], "arguments": params.get("arguments")}) + "\n")
@@ -40,4 +45,6 @@ for line in sys.stdin:
             send(method="notifications/tools/list_changed")
         told = json.dumps(params.get("arguments"))
         body = {"result": {"content": [{"type": "text", "text": told}], "structuredContent": params.get("arguments")}}
+        if "refuse" in given:
+            body = {"error": {"code": -32602, "message": f"Unknown tool: {params['name']}"}}
     send(id=message["id"], **body)

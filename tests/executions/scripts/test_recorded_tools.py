@@ -1,0 +1,66 @@
+"""The tools that a script is told of when it is run again: those that it has called take these calls."""
+
+import pytest
+
+from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest, RecordedCall
+from mcp_bridge.executions.scripts.recorded_tools import RecordedTools
+from mcp_bridge.ledger.log.payloads import CallOutcome, Failure, Success
+
+
+def row(name, *params, required=(), extra=False, **types):
+    made = [
+        {"name": each, "json": each, "type": types.get(each, "str"), "required": each in required} for each in params
+    ]
+    return {"name": name, "alias": name, "params": made, "returns": "Any", "doc": "", "extra": extra}
+
+
+def called(tool, arguments, result=None):
+    outcome = CallOutcome(tool, None, result or Success(None))
+    return RecordedCall("", CallRequest("tool", tool, arguments, raw=False), 1, 0.0, outcome)
+
+
+def repeatable(rows, *calls, server="shop"):
+    history = CallHistory()
+    history.calls = dict(enumerate(calls))
+    return RecordedTools(history, {"shop": "shop", "shop.eu": "shop_eu"}).repeatable(server, rows)
+
+
+def params(row):
+    return [(param["json"], param["type"], param["required"]) for param in row["params"]]
+
+
+REFUSED = Failure("bad_arguments", "no", None, {})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        called("shop.pay", {"a": "1"}),
+        called("shop.pay", {"a": "1", "b": "2"}),
+        called("shop.eu.pay", {"c": 1}),
+        called("shop.free", {"anything": 1}),
+        called("gone.pay", {"c": 1}),
+        called("shop.nothing", {}, Failure("unknown_tool", "no", None, {})),
+    ],
+)
+def test_where_the_tools_take_the_calls_they_are_told_of_as_they_are(call):
+    rows = [row("pay", "a", "b", required=["a"]), row("free", extra=True)]
+    assert repeatable(rows, call) == rows
+
+
+def test_nothing_is_required_that_was_not_passed_and_what_was_passed_comes_first():
+    calls = [called("shop.pay", {"to": "x", "more": {}}), called("shop.pay", {"to": "y"})]
+    [pay] = repeatable([row("pay", "a", "b", required=["a"])], *calls)
+    assert params(pay) == [("to", "str", False), ("more", "dict", False), ("a", "str", False), ("b", "str", False)]
+    assert pay["recorded"]
+
+
+def test_what_a_tool_has_refused_comes_last():
+    [pay] = repeatable([row("pay", "a")], called("shop.pay", {"wrong": 1}, REFUSED))
+    assert params(pay) == [("a", "str", False), ("wrong", "int", False)]
+
+
+def test_a_tool_that_is_gone_has_a_row_of_its_calls_under_a_free_alias():
+    [_, gone] = repeatable([row("a_b")], called("shop.a-b", {"x-y": None}), called("shop.a-b", {"x-y": "1"}))
+    assert (gone["name"], gone["alias"], gone["recorded"]) == ("a-b", "a_b_", True)
+    assert gone["params"] == [{"name": "x_y", "json": "x-y", "type": "None | str", "required": False}]
