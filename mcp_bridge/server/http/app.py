@@ -29,8 +29,9 @@ from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.listener_check import check_listener
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
-from mcp_bridge.server.http.request_admission import Endpoint
+from mcp_bridge.server.http.request_admission import REVOCATION_SECONDS, Endpoint
 from mcp_bridge.server.http.sessions import Sessions
+from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.telemetry.setup import has_prometheus
 
 if TYPE_CHECKING:
@@ -215,13 +216,15 @@ async def serve_http(
     begun = anyio.Event()
     begun.set()
     async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
-        server = mcp_server(supervisor, begun, programs=programs)
+        own_calls = PrincipalCalls()
+        server = mcp_server(supervisor, begun, programs=programs, calls=own_calls)
         calls = RunningCalls()
         server.middleware += [calls, OwnInstructions(supervisor)]
         # What is said in their stead names no server.
         server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
-        endpoint = Endpoint(sessions.handle_request, authenticator, settings)
+        end_calls = functools.partial(_end_calls_of_nobody, own_calls, authenticator)
+        endpoint = Endpoint(sessions.handle_request, authenticator, settings, end_calls)
         viewer = _viewer(authenticator, settings)
         supervisor.on_principals(authenticator.restrict)
 
@@ -241,6 +244,7 @@ async def serve_http(
                 tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
                 tasks.start_soon(_watch_configuration, supervisor, authenticator)
+                tasks.start_soon(_watch_principals, own_calls, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -294,6 +298,23 @@ async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Auth
         await anyio.sleep(CONFIGURATION_SECONDS)
         if authenticator.authenticates:
             await supervisor.look()
+
+
+async def _end_calls_of_nobody(calls: PrincipalCalls, authenticator: Authenticator, name: str) -> None:
+    """End what runs for a principal that nobody can authenticate as any more, whichever request has begun it.
+
+    All at once: what waits for a place must not get that of what ends.
+    """
+    if name in calls.principals and not await authenticator.knows(name):
+        logger.warning("the calls of %s are ended: it has no token any more, or no table", name)
+        calls.end(name)
+
+
+async def _watch_principals(calls: PrincipalCalls, authenticator: Authenticator) -> None:
+    while True:
+        await anyio.sleep(REVOCATION_SECONDS)
+        for name in calls.principals:
+            await _end_calls_of_nobody(calls, authenticator, name)
 
 
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
