@@ -31,6 +31,7 @@ from mcp_bridge.server.answers.cut_output import cut
 from mcp_bridge.server.answers.structured_content import add_record, add_refusal
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
+from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.request_telemetry import RequestTelemetry
@@ -46,6 +47,7 @@ from mcp_bridge.server.tool_description import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from types import ModuleType
 
     from mcp.server.context import ServerRequestContext
 
@@ -62,6 +64,8 @@ LEAST_SHOWN_CHARS = 300
 """A displayed text that would be cut to less than this is left out."""
 
 CONVERSATIONS = "conversations"
+
+ENDED = BridgeError("not_a_principal", "The call was cancelled: its principal may not use this bridge any more.")
 
 PRINCIPAL_KEY = "mcp_bridge.principal"
 """Whose request it is, in the scope of a request over HTTP (ASGI)."""
@@ -117,9 +121,21 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
 
 
 def mcp_server(
-    supervisor: BridgeSupervisor | _OpenBridge, begun: anyio.Event, *, programs: bool
+    supervisor: BridgeSupervisor | _OpenBridge,
+    begun: anyio.Event,
+    *,
+    programs: bool,
+    calls: PrincipalCalls | None = None,
 ) -> Server[dict[str, Any]]:
-    """The server. `begun` is set once the client has been told the tools, or has called one."""
+    """The server.
+
+    Args:
+        supervisor: Has the bridge.
+        begun: Set once the client has been told the tools, or has called one.
+        programs: As `build_server`.
+        calls: Has each call while it is under way; for whoever may have to end those of a principal.
+    """
+    under_way = calls or PrincipalCalls()
     # Only imported if it is used.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
@@ -137,7 +153,7 @@ def mcp_server(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         begun.set()
-        name, arguments = params.name, params.arguments or {}
+        name = params.name
         scripted = names(supervisor.settings)
         if name not in scripted and not (offered and name in offered.NAMES):
             known = (
@@ -147,15 +163,9 @@ def mcp_server(
 
         async def work(questions: Questions) -> types.CallToolResult:
             questions.may_approve = functools.partial(_may_approve, supervisor, ctx)
-            if offered is None or name in LANGUAGES:
-                return await _run(supervisor, ctx, questions, name, arguments)
-            try:
-                bridge = await _bridge_of(supervisor, ctx)
-            except BridgeError as exc:
-                refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
-                return refused
-            result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
-            return result
+            begin = functools.partial(_call, supervisor, ctx, questions, offered, params)
+            result = await under_way.run(principal_of(ctx).name, begin)
+            return _refused(supervisor.settings, ctx, ENDED) if result is None else result
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work, principal_of(ctx).name)
@@ -318,6 +328,26 @@ async def _import_on_threads(names: Sequence[str]) -> None:
     """Import modules one at a time on a thread: each takes up to 100 ms, which a call would spend on the event loop."""
     for name in names:
         await on_thread(importlib.import_module, name)
+
+
+async def _call(
+    supervisor: BridgeSupervisor | _OpenBridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    questions: Questions,
+    offered: ModuleType | None,
+    params: types.CallToolRequestParams,
+) -> types.CallToolResult:
+    """Call a tool; `offered` has those for programs."""
+    name, arguments = params.name, params.arguments or {}
+    if offered is None or name in LANGUAGES:
+        return await _run(supervisor, ctx, questions, name, arguments)
+    try:
+        bridge = await _bridge_of(supervisor, ctx)
+    except BridgeError as exc:
+        refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
+        return refused
+    result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
+    return result
 
 
 async def _run(

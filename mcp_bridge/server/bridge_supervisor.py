@@ -22,6 +22,7 @@ from mcp_bridge.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
+    from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -73,6 +74,8 @@ class BridgeSupervisor:
         """Set once there is a bridge."""
         self._left = anyio.Event()
         self._reload = ConfigurationReload(source)
+        self._resumption: AutomaticResumption | None = None
+        self._is_draining = False
 
     @property
     def current(self) -> Bridge | None:
@@ -134,6 +137,17 @@ class BridgeSupervisor:
             if not self._left.is_set():
                 configured_bridge = await on_blocking_thread(configured, self._source)
 
+    def drain(self) -> None:
+        """Go on with no further execution by itself. What is under way goes on to its end, or until `leave`."""
+        self._is_draining = True
+        if self._resumption is not None:
+            self._resumption.stop()
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether an execution goes on that no request has asked for."""
+        return self._resumption is not None and not self._resumption.is_idle
+
     def leave(self) -> None:
         """Close the bridge once it has no calls in progress."""
         self._left.set()
@@ -177,7 +191,14 @@ class BridgeSupervisor:
         def owner_of(stored: StoredExecution) -> Bridge:
             return bridge.for_principal(bridge.for_owner(stored).principal)
 
-        await AutomaticResumption(bridge.lifecycle, owner_of, at_once(bridge.settings.max_concurrent), self.look).run()
+        if self._is_draining:
+            return
+        most = at_once(bridge.settings.max_concurrent)
+        self._resumption = AutomaticResumption(bridge.lifecycle, owner_of, most, self.look)
+        try:
+            await self._resumption.run()
+        finally:
+            self._resumption = None
 
     def _failed(self, error: BridgeError) -> None:
         self._source.print_error(error)

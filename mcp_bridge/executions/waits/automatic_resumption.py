@@ -64,6 +64,18 @@ class _Pause(NamedTuple):
     due: float
 
 
+class _GoingOn(NamedTuple):
+    """An execution that goes on.
+
+    Attributes:
+        stored: The execution, as it was read before.
+        scope: In which it does.
+    """
+
+    stored: StoredExecution
+    scope: anyio.CancelScope
+
+
 class Owner(Protocol):
     """What a bridge has of the owner of an execution. The bridge."""
 
@@ -97,19 +109,45 @@ class AutomaticResumption:
         self._most = most
         self._refresh = refresh
         self._under_way: set[str] = set()
+        """What was found due, and is looked at or goes on."""
+        self._going_on: dict[str, _GoingOn] = {}
+        self._is_stopped = False
         self._pauses: dict[str, _Pause] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._under_way
+
+    def stop(self) -> None:
+        """Go on with nothing further. What is under way goes on to its end."""
+        self._is_stopped = True
+
     async def run(self) -> None:
-        """Go on with what is due, until this is cancelled."""
+        """Go on with what is due, until this is cancelled, or is stopped and nothing is under way."""
         async with anyio.create_task_group() as tasks:
-            while True:
+            while not (self._is_stopped and self.is_idle):
                 began = time.monotonic()
                 try:
+                    await self.end_ownerless()
                     await self.look(tasks)
                 except BridgeError as exc:
                     # The calls that can't be recorded because of it fail with that error.
                     logger.warning("executions that wait could not be looked at: %s", exc)
                 await anyio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
+
+    async def end_ownerless(self) -> None:
+        """Cancel what goes on for principals whose table is gone from the configuration."""
+        if not self._going_on:
+            return
+        await self._refresh()
+        for execution, going_on in self._going_on.items():
+            try:
+                self._owner_of(going_on.stored)
+            except BridgeError as exc:
+                if exc.code == "not_a_principal":
+                    logger.warning("the execution %s is cancelled: its principal is nobody any more", execution)
+                    going_on.scope.cancel()
 
     async def look(self, tasks: TaskGroup) -> None:
         """Begin to go on with what is due, as far as there is room.
@@ -124,7 +162,7 @@ class AutomaticResumption:
             self._pauses.clear()
         now = time.monotonic()
         for execution, due in await self._lifecycle.store.due(MAX_LOOKED + len(self._pauses)):
-            if len(self._under_way) >= self._most:
+            if self._is_stopped or len(self._under_way) >= self._most:
                 return
             pause = self._pauses.get(execution)
             if execution not in self._under_way and (pause is None or pause.until <= now or pause.due != due):
@@ -158,9 +196,17 @@ class AutomaticResumption:
             return
         await self._refresh()
         owner = self._owner_of(stored)
-        if _is_alike(await self._lifecycle.recorder.read(execution), owner, await store.last_loss()):
-            logger.info("going on with the execution %s, whose wait is over", execution)
-            await owner.resume_execution(execution)
+        if not _is_alike(await self._lifecycle.recorder.read(execution), owner, await store.last_loss()):
+            return
+        if self._is_stopped:
+            return
+        logger.info("going on with the execution %s, whose wait is over", execution)
+        with anyio.CancelScope() as scope:
+            self._going_on[execution] = _GoingOn(stored, scope)
+            try:
+                await owner.resume_execution(execution)
+            finally:
+                del self._going_on[execution]
 
     async def _is_of_unfinished_script(self, program: str) -> bool:
         store = self._lifecycle.store

@@ -254,7 +254,12 @@ async def serve_http(
                     listening()
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
-                    await drain(calls, lambda: endpoint.is_idle, settings.drain_timeout, signals)
+                    supervisor.drain()
+
+                    def is_idle() -> bool:
+                        return endpoint.is_idle and not supervisor.is_going_on
+
+                    await drain(calls, is_idle, settings.drain_timeout, signals)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()

@@ -53,11 +53,11 @@ class RunningCalls:
 async def drain(
     calls: RunningCalls, is_idle: Callable[[], bool], seconds: float, signals: AsyncIterator[signal.Signals]
 ) -> None:
-    """Wait until the running calls have been answered.
+    """Wait until the running calls have been answered, and what goes on by itself has ended.
 
     Args:
         calls: The calls.
-        is_idle: Whether no request is in progress that could be one.
+        is_idle: Whether no request is in progress that could be one, and nothing runs that no request has asked for.
         seconds: The longest to wait.
         signals: The next one ends the wait, too.
     """

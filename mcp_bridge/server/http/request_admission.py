@@ -22,6 +22,8 @@ from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,12 +52,20 @@ class Endpoint:
         handler: Handles a request whose principal is known, at `PRINCIPAL_KEY` of its scope, and whose body is there.
         authenticator: Tells who a request is from.
         settings: The settings of HTTP.
+        on_revoked: Called with a principal whose credential has ended, before its request is cancelled.
     """
 
-    def __init__(self, handler: ASGIApp, authenticator: Authenticator, settings: HttpSettings) -> None:
+    def __init__(
+        self,
+        handler: ASGIApp,
+        authenticator: Authenticator,
+        settings: HttpSettings,
+        on_revoked: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self._handler = handler
         self._authenticator = authenticator
         self._settings = settings
+        self._on_revoked = on_revoked
         self._rates = RateLimits(MAX_RATES)
         self._room = BodyRoom(settings.max_body_size)
         self._posts = 0
@@ -219,6 +229,8 @@ class Endpoint:
         # The credential was good a moment ago, and most requests take no longer.
         await anyio.sleep(REVOCATION_SECONDS)
         await self._authenticator.ended(HTTPConnection(scope))
+        if self._on_revoked is not None:
+            await self._on_revoked(scope[PRINCIPAL_KEY].name)
         tasks.cancel()
 
 

@@ -267,6 +267,68 @@ async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
         assert await status(bridge, record.execution) == "suspended"
 
 
+LONG = f"{WAIT}\nimport asyncio\nawait asyncio.sleep(300)"
+
+
+async def has_gone_on(bridge, execution):
+    """Whether a script of `LONG` has its event, and runs."""
+    entries = await bridge.lifecycle.recorder.read(execution)
+    return any(row.entry.kind == "outcome" for row in entries)
+
+
+async def test_an_owner_who_becomes_nobody_while_a_script_goes_on_has_it_cancelled(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(LONG, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        lost = []
+
+        def owner(_):
+            if lost:
+                raise BridgeError(lost[0], "You are nobody that this bridge is for.")
+            return bridge
+
+        going_on = AutomaticResumption(bridge.lifecycle, owner, 2, nothing)
+        async with anyio.create_task_group() as tasks:
+            await going_on.look(tasks)
+            await until(lambda: has_gone_on(bridge, record.execution))
+            await going_on.end_ownerless()
+            lost.append("bad_config")
+            await going_on.end_ownerless()
+            assert not going_on.is_idle
+            lost[0] = "not_a_principal"
+            await going_on.end_ownerless()
+        assert going_on.is_idle
+        assert await status(bridge, record.execution) == "interrupted"
+        await until(lambda: no_containers(sandboxes))
+
+
+async def test_once_stopped_it_waits_for_what_is_under_way_and_begins_nothing(sandboxes):
+    async with sandboxes.open() as bridge:
+        records = [await bridge.run(f"{WAIT}\n{number}", key=f"k{number}") for number in range(2)]
+        for record in records:
+            await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        begun, release = anyio.Event(), anyio.Event()
+
+        class Slow:
+            lifecycle = bridge.lifecycle
+
+            async def resume_execution(self, execution):
+                begun.set()
+                await release.wait()
+                return await bridge.resume_execution(execution)
+
+        going_on = AutomaticResumption(bridge.lifecycle, lambda _: Slow(), 1, nothing)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(going_on.run)
+            await begun.wait()
+            going_on.stop()
+            assert not going_on.is_idle
+            release.set()
+        # It has ended by itself.
+        assert going_on.is_idle
+        assert sorted([await status(bridge, record.execution) for record in records]) == ["success", "suspended"]
+
+
 async def test_no_more_go_on_at_once_than_may(sandboxes):
     async with sandboxes.open() as bridge:
         for number in range(3):

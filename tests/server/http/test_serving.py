@@ -14,6 +14,8 @@ import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+from http_servers import ScriptedServer, remote
+from http_servers import serving as serving_app
 from mcp import types
 
 pytest_plugins = ["server_fixtures"]
@@ -91,6 +93,46 @@ async def test_what_does_not_end_in_time_is_cancelled_and_nothing_stays_behind(c
         assert call.exception() is not None or call.result().status_code == 503
     await setup.no_container_of(bridge.pid)
     assert b"Traceback" not in bridge.logged
+
+
+async def test_after_sigterm_what_goes_on_by_itself_ends_and_nothing_further_begins(configure):
+    released = anyio.Event()
+
+    async def answer(_, message, __):
+        if message["method"] == "tools/call":
+            await released.wait()
+
+    server = ScriptedServer(answer)
+    code = "import time\nfrom mcp.servers import remote\nawait runtime.sleep_until(time.time() + {})\nprint(await remote.act())"
+    async with serving_app(server.app) as port:
+        # One goes on by itself at a time.
+        setup = configure(remote(port), http={"drain_timeout": 100.0}, max_concurrent=4)
+
+        async def statuses():
+            listed = await anyio.to_thread.run_sync(setup.run, "execution", "list", "--json")
+            return sorted(row["status"] for row in json.loads(listed.stdout)["executions"])
+
+        async with serving(setup) as bridge:
+            async with bridge.client(NEW) as client:
+                for key, seconds in (("first", 6), ("second", 7)):
+                    arguments = {"code": code.format(seconds), "idempotency_key": key}
+                    told = (await client.call_tool("run_python", arguments)).content[0].text
+                    assert "It waits until" in told, told
+            await until(lambda: server.calls)
+            os.kill(bridge.pid, signal.SIGTERM)
+            async with bridge.http() as http:
+
+                async def is_draining():
+                    return (await http.get("/ready")).status_code == 503
+
+                await until(is_draining, every=0.02)
+            assert await statuses() == ["running", "suspended"]
+            released.set()
+            assert await bridge.ended() == 0
+        assert await statuses() == ["success", "suspended"]
+        assert len(server.calls) == 1
+        assert b"Traceback" not in bridge.logged
+    await setup.no_container_of(bridge.pid)
 
 
 CLIENT = {

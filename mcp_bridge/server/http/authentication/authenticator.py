@@ -165,6 +165,28 @@ class Authenticator:
         # A token that is replaced may get an earlier end than it had.
         return record is None or record.has_expired(self._clock())
 
+    async def knows(self, name: str) -> bool:
+        """Whether anybody could still authenticate as a principal, by a token that there is or by another's word."""
+        if name == LOCAL_PRINCIPAL.name:
+            # Whose requests came before there were principals.
+            return True
+        has_table = name in self._principals
+        if has_table and any(
+            names is None or name in names.values()
+            for names in (each.principals for each in (self._oauth, self._proxy) if each is not None)
+        ):
+            return True
+        if self._has_lost_table(name):
+            return False
+        try:
+            tokens = await self._current()
+        except BridgeError:
+            return False
+        return any(
+            record.principal == name and (has_table or not record.restricted) and not record.has_expired(self._clock())
+            for record in tokens.values()
+        )
+
     def routes(self) -> list[Route]:
         """The bridge's metadata as a protected resource (RFC 9728), for whoever looks for the authorization server."""
         if self._oauth is None:

@@ -123,6 +123,30 @@ async def test_an_expired_token_is_refused(tmp_path):
         (await server.bearer(made.text)).refused(401, "bad_token")
 
 
+async def test_a_principal_is_known_while_anybody_could_authenticate_as_it(tmp_path):
+    async with authenticating(tmp_path, PROXY) as server:
+        knows = server.authenticator.knows
+        # The proxy may name anna, and has no word for ben.
+        assert [await knows(name) for name in ("local", "anna", "ben", "cara")] == [True, True, False, False]
+        server.tokens.add("ben", seconds=-1, restricted=True)
+        server.tokens.add("cara", restricted=True)
+        assert not await knows("ben")
+        assert not await knows("cara")
+        for name in ("ben", "ben", "cara"):
+            server.tokens.add(name, restricted=False)
+        assert await knows("ben")
+        assert await knows("cara")
+        server.authenticator.restrict({"anna": Principal("anna")})
+        assert [await knows(name) for name in ("anna", "ben", "cara")] == [True, False, True]
+        server.authenticator.restrict({})
+        assert not await knows("anna")
+        server.tokens.revoke("cara")
+        assert not await knows("cara")
+        (tmp_path / "state" / "principal-tokens.json").write_text("no tokens")
+        server.authenticator.restrict({"ben": Principal("ben")})
+        assert not await knows("ben")
+
+
 def variants(token):
     head, _, secret = token.rpartition("_")
     return {

@@ -1,0 +1,52 @@
+"""The calls that are under way, by whose they are: they end with their principal.
+
+A request ends with its credential, but a call may go on without one: a session's does, and so does one that waits for
+answers of its client (`Conversations`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+class PrincipalCalls:
+    """The calls of one server."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, set[anyio.CancelScope]] = {}
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """The names of the principals that have calls under way."""
+        return tuple(self._scopes)
+
+    async def run(self, principal: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Do a call's work; None if it was ended meanwhile.
+
+        Args:
+            principal: The name of whose call it is.
+            work: What the call does.
+        """
+        scope = anyio.CancelScope()
+        scopes = self._scopes.setdefault(principal, set())
+        scopes.add(scope)
+        try:
+            with scope:
+                return await work()
+        finally:
+            scopes.discard(scope)
+            if not scopes:
+                self._scopes.pop(principal, None)
+        return None
+
+    def end(self, principal: str) -> None:
+        """Cancel what a principal has under way: what runs, and what waits for a place or for its client's answers."""
+        for scope in self._scopes.get(principal, ()):
+            scope.cancel()

@@ -1,0 +1,189 @@
+"""What a principal has running when it is revoked: it ends, in both eras, and the record says what became of it."""
+
+import asyncio
+import contextlib
+import json
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+from bridge_fixtures import DEADLINE_SECONDS, until
+from http_bridge import serving
+from http_servers import ScriptedServer, remote
+from http_servers import serving as serving_app
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+pytestmark = [pytest.mark.timeout(170), pytest.mark.usefixtures("whole_ledgers")]
+
+NEW = "2026-07-28"
+
+TABLES = "[principals.anna]\napprover = true\n[principals.ben]\n"
+
+CALLS = "from mcp.sync.servers import remote\nprint(remote.act())"
+
+
+@pytest.fixture
+async def hanging():
+    """A server whose calls are answered once the test lets them, with the port that it listens at."""
+    released = anyio.Event()
+
+    async def answer(_, message, __):
+        if message["method"] == "tools/call":
+            await released.wait()
+
+    server = ScriptedServer(answer)
+    async with serving_app(server.app) as port:
+        server.port = port
+        server.released = released
+        yield server
+        released.set()
+
+
+def token_of(setup, name):
+    return json.loads(setup.run("principal", "add", name, "--json").stdout)["token"]
+
+
+@contextlib.asynccontextmanager
+async def client_of(bridge, token, mode, **options):
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=DEADLINE_SECONDS) as http,
+        Client(streamable_http_client(bridge.url, http_client=http), mode=mode, **options) as client,
+    ):
+        yield client
+
+
+def take_away(setup, how):
+    """Revoke the only token of anna, or take her table out."""
+    if how == "token":
+        assert setup.run("principal", "revoke", "anna").returncode == 0
+    else:
+        text = setup.config.read_text()
+        setup.config.write_text(text.replace("[principals.anna]\napprover = true\n", ""))
+
+
+async def executions(setup):
+    listed = await anyio.to_thread.run_sync(setup.run, "execution", "list", "--json")
+    return {row["id"]: row for row in json.loads(listed.stdout)["executions"]}
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+@pytest.mark.parametrize("how", ["token", "table"])
+async def test_what_runs_of_a_revoked_principal_is_cancelled_and_what_waits_does_not_start(
+    configure, hanging, mode, how
+):
+    setup = configure(remote(hanging.port), max_concurrent=1)
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    anna, ben = token_of(setup, "anna"), token_of(setup, "ben")
+    async with serving(setup) as bridge:
+
+        async def call(code, **arguments):
+            # The SDK's client has errors of its own for what happens to it here.
+            with contextlib.suppress(Exception):
+                async with client_of(bridge, anna, mode) as client:
+                    await client.call_tool("run_python", {"code": code} | arguments)
+
+        calls = [asyncio.ensure_future(call(CALLS, idempotency_key="k"))]
+        await until(lambda: len(hanging.calls) == 1)
+        calls.append(asyncio.ensure_future(call(f"{CALLS}\n# waits")))
+
+        async def both_are_there():
+            return len(await executions(setup)) == 2
+
+        await until(both_are_there)
+        await anyio.to_thread.run_sync(take_away, setup, how)
+
+        async def none_runs():
+            return "running" not in {row["status"] for row in (await executions(setup)).values()}
+
+        await until(none_runs)
+        await setup.no_container_of(bridge.pid)
+        statuses = {row["status"]: ident for ident, row in (await executions(setup)).items()}
+        assert set(statuses) == {"interrupted", "cancelled"}, statuses
+        # Another's run has the place now.
+        async with client_of(bridge, ben, mode) as client:
+            assert (await client.call_tool("run_python", {"code": "6 * 7"})).content[0].text == "42"
+        assert len(hanging.calls) == 1
+        for one in calls:
+            one.cancel()
+        await asyncio.wait(calls)
+        assert b"Traceback" not in bridge.logged
+    hanging.released.set()
+    # The call that was under way is in doubt, and isn't made again; the script that waited has done nothing.
+    resumed = json.loads(setup.run("execution", "resume", statuses["interrupted"], "--json").stdout)
+    assert (resumed["status"], resumed["code"], resumed["waiting"][0]["tool"]) == (
+        "suspended",
+        "in_doubt",
+        "remote.act",
+    )
+    shown = json.loads(setup.run("execution", "show", statuses["cancelled"], "--json").stdout)
+    assert [row["kind"] for row in shown["timeline"]] == ["start", "end"]
+    assert len(hanging.calls) == 1
+
+
+async def test_a_call_that_waits_for_its_clients_answer_ends_with_its_principal_and_leaves_the_question(
+    configure, hanging
+):
+    """No request is open then: what else the script does would go on unseen."""
+    setup = configure(remote(hanging.port))
+    with setup.config.open("a") as file:
+        file.write(f'{TABLES}[[policy.rules]]\ntools = ["remote.*"]\neffect = "approve"\n')
+    anna, asked = token_of(setup, "anna"), anyio.Event()
+
+    async def answer(_, __):
+        asked.set()
+        await anyio.sleep_forever()
+
+    code = "import asyncio\nfrom mcp.servers import remote\nawait asyncio.gather(remote.act(), asyncio.sleep(500))"
+    async with serving(setup) as bridge:
+
+        async def call():
+            with contextlib.suppress(Exception):
+                async with client_of(bridge, anna, NEW, elicitation_callback=answer) as client:
+                    await client.call_tool("run_python", {"code": code})
+
+        calling = asyncio.ensure_future(call())
+        await asked.wait()
+        assert await setup.containers(bridge.pid)
+        await anyio.to_thread.run_sync(take_away, setup, "token")
+        await setup.no_container_of(bridge.pid)
+        calling.cancel()
+        await asyncio.wait([calling])
+
+        async def waits():
+            return [row["status"] for row in (await executions(setup)).values()] == ["suspended"]
+
+        await until(waits)
+        assert b"Traceback" not in bridge.logged
+    listed = json.loads(setup.run("approvals", "list", "--json").stdout)["approvals"]
+    assert [row["question"]["tool"] for row in listed] == ["remote.act"]
+    assert hanging.calls == []
+
+
+async def test_a_principal_that_has_another_token_keeps_what_runs_in_its_session(configure, hanging):
+    setup = configure(remote(hanging.port))
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    anna = token_of(setup, "anna")
+    async with serving(setup) as bridge:
+
+        async def call():
+            with contextlib.suppress(Exception):
+                async with client_of(bridge, anna, "legacy") as client:
+                    await client.call_tool("run_python", {"code": CALLS})
+
+        calling = asyncio.ensure_future(call())
+        await until(lambda: len(hanging.calls) == 1)
+        rotated = await anyio.to_thread.run_sync(setup.run, "principal", "rotate", "anna", "--json")
+        new = json.loads(rotated.stdout)["token"]
+        await asyncio.wait([calling])
+        async with client_of(bridge, new, "legacy") as client:
+            assert (await client.call_tool("run_python", {"code": "6 * 7"})).content[0].text == "42"
+        hanging.released.set()
+
+        async def has_ended():
+            return {row["status"] for row in (await executions(setup)).values()} == {"success"}
+
+        await until(has_ended)
