@@ -27,7 +27,7 @@ from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.commands.sessions import sessions
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
-from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
+from mcp_bridge.downstream.configuration.known_clients import PROGRAMS, ClientName
 from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads the annotations)
 
 app = typer.Typer(
@@ -299,7 +299,7 @@ def trust(
 )
 def install(
     ctx: typer.Context,
-    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENT_NAMES)}.")],
+    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(PROGRAMS)}.")],
     project: Annotated[
         bool, typer.Option("--project", help="Into the file of the folder you are in, not into your own.")
     ] = False,

@@ -6,6 +6,7 @@ Standard library only, because the settings are read through this module.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 from contextlib import suppress
@@ -33,6 +34,12 @@ CLIENT_FILES = (
     ".zed/settings.json",
 )
 """Files of a folder in which clients look for servers, relative to the folder."""
+
+SERVERS_DIRECTORY = "mcp-servers"
+"""A directory of a folder whose JSON files list servers; it is no client's."""
+
+MAX_DIRECTORY_ENTRIES = 500
+"""How many entries of such a directory are looked at: whoever made the folder may have made millions."""
 
 _IN_FOLDERS = frozenset(tuple(name.split("/")) for name in CLIENT_FILES if "/" in name)
 
@@ -197,7 +204,23 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
 
 def folder_of(file: Path) -> Path:
     """The folder that a configuration file belongs to: for `.cursor/mcp.json`, the folder that has `.cursor`."""
-    return file.parent.parent if (file.parent.name, file.name) in _IN_FOLDERS else file.parent
+    inner = (file.parent.name, file.name) in _IN_FOLDERS
+    return file.parent.parent if inner or (file.parent.name == SERVERS_DIRECTORY and _lists(file.name)) else file.parent
+
+
+def _lists(name: str) -> bool:
+    """Whether a file in a directory of servers lists some: not one that is a client's in this directory."""
+    return name.endswith(".json") and not name.startswith(".") and name not in CLIENT_FILES
+
+
+def listing_files(directory: Path) -> list[Path]:
+    """The files of a directory of servers that list some, by name; none if it can't be read."""
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MAX_DIRECTORY_ENTRIES)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names) if _lists(name)]
 
 
 def project_table(content: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.cli.configuration_edits import file_edits
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
-from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS, PROGRAMS
 
 pytest_plugins = ["bridge_fixtures"]
 pytestmark = pytest.mark.timeout(300)
@@ -104,7 +104,7 @@ class User:
 # --- the entry ---
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, client):
     said = user.done(f"install {client} --yes")
     path = user.file(client)
@@ -124,7 +124,7 @@ def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, 
     assert "doesn't have the bridge" in user.done(f"install {client} --uninstall --yes")
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_what_else_is_in_the_file_stays_as_it_is_and_it_can_be_taken_back(user, client):
     path = user.file(client, busy(client))
     said = user.done(f"install {client} --yes")
@@ -142,7 +142,7 @@ def test_what_else_is_in_the_file_stays_as_it_is_and_it_can_be_taken_back(user, 
     assert path.read_text() == busy(client)
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_it_can_be_taken_back_out_of_a_file_that_was_changed_since(user, client):
     path = user.file(client, busy(client))
     user.done(f"install {client} --take-over --yes")
@@ -156,7 +156,7 @@ def test_it_can_be_taken_back_out_of_a_file_that_was_changed_since(user, client)
     assert ("mine" in path.read_text()) == ("mine" in busy(client))
 
 
-@pytest.mark.parametrize("client", [name for name in CLIENT_NAMES if CLIENTS[name].project_files])
+@pytest.mark.parametrize("client", [name for name in PROGRAMS if CLIENTS[name].project_files])
 def test_the_file_of_a_folder(user, client):
     user.done(f"install {client} --project --yes")
     path = CLIENTS[client].project_path(user.folder)
@@ -174,10 +174,17 @@ def test_what_a_folder_has_stays_with_its_client(user):
     assert "Windsurf has no file for a folder" in ended.output
 
 
+def test_what_is_no_program_has_no_file_to_write_to(user):
+    for line in ("install directories --yes", "install directories --uninstall --yes", "servers import directories"):
+        ended = user.run(line)
+        assert (ended.exit_code, "client_configs that names 'directories'" in ended.output) == (2, True)
+    assert not list(user.home.glob("MCPs"))
+
+
 # --- take-over ---
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_a_clients_servers_move_behind_the_bridge_and_back(user, client):
     path = user.file(client, busy(client))
     user.config.parent.mkdir(parents=True)
@@ -408,7 +415,7 @@ def test_a_server_that_was_changed_behind_the_bridge_stays_there_too(user):
 # --- what goes wrong ---
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 @pytest.mark.parametrize("data", [b"{", b"\xff{}", b"[1, 2]", b'{"%s": 3}', b"\x00", b"[" * 100_000])
 def test_a_broken_file_is_not_written(user, client, data):
     path = user.file(client, data.replace(b"%s", CLIENTS[client].servers[0].encode()))
@@ -421,7 +428,7 @@ def test_a_broken_file_is_not_written(user, client, data):
     assert [entry.name for entry in path.parent.iterdir() if not entry.is_dir()] == [path.name]
 
 
-@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("client", PROGRAMS)
 def test_a_file_that_says_nothing_yet_is_given_back_as_it_was(user, client):
     commented = {"jsonc": [b"// mine", b"\xef\xbb\xbf// mine", b"/* mine */", b"// mine\n"], "toml": [b"# mine"]}
     for content in [b"", *commented.get(CLIENTS[client].syntax, [])]:

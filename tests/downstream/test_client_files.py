@@ -18,7 +18,12 @@ from mcp_bridge.downstream.configuration.discovery import discover, folder_table
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
-from mcp_bridge.workspace.folder_content import CLIENT_FILES, content_of
+from mcp_bridge.workspace.folder_content import (
+    CLIENT_FILES,
+    MAX_DIRECTORY_ENTRIES,
+    content_of,
+    folder_of,
+)
 from mcp_bridge.workspace.trust import TrustStore
 
 LOCAL = {"command": "/opt/server", "args": ["-v", "x"], "env": {"A": "1"}}
@@ -157,13 +162,84 @@ def test_opencodes_files_are_one_and_a_later_one_changes_a_part(user):
     assert (spec.command, spec.enabled) == ("/opt/server", False)
 
 
+# --- directories of servers ---
+
+
+def listing(**commands):
+    return json.dumps({"mcpServers": {name: {"command": command} for name, command in commands.items()}})
+
+
+def test_directories_list_servers_in_files_by_name_the_first_counts(user):
+    user.environ = {"VALUE": "x"}
+    user.write(user.home / "MCPs/b.json", listing(one="MCPs/b", two="${VALUE}"))
+    user.write(user.home / "MCPs/a.json", listing(one="MCPs/a"))
+    user.write(user.home / "MCPs/notes.txt", "no file of servers")
+    user.write(user.home / "MCPs/.hidden.json", "{")
+    user.write(user.home / "MCPs/broken.json", "{")
+    user.write(user.home / ".config/mcp/servers/c.json", listing(one="config", two="config", three="config"))
+    found = user.find("directories")
+    commands = {name: (spec.command, Path(spec.source).name, spec.scope) for name, spec in found.servers.items()}
+    assert commands == {
+        "one": ("MCPs/a", "a.json", "user"),
+        "two": ("x", "b.json", "user"),
+        "three": ("config", "c.json", "user"),
+    }
+    assert [Path(problem.file).name for problem in found.problems] == ["broken.json"]
+    assert not user.find("claude-code").servers, "only where they are named"
+
+
+def test_a_folders_directory_counts_before_the_users_file_by_file_once_it_is_trusted(user):
+    user.write(user.home / "MCPs/a.json", listing(one="mine"))
+    for name in ("a", "b"):
+        user.write(user.folder / f"mcp-servers/{name}.json", listing(one=f"folder {name}", other="x"))
+    found = user.find("directories")
+    assert found.servers["one"].command == "mine"
+    assert [(Path(row.file).name, row.servers) for row in found.ignored_files] == [
+        ("a.json", ("one", "other")),
+        ("b.json", ("one", "other")),
+    ]
+    user.trusted("directories", "mcp-servers/b.json")
+    found = user.find("directories")
+    assert (found.servers["one"].command, found.servers["one"].scope) == ("folder b", "project")
+    assert [Path(row.file).name for row in found.ignored_files] == ["a.json"]
+
+
+def test_a_file_that_is_a_clients_in_the_directory_itself_lists_nothing_for_the_folder_above(user):
+    """What is trusted of it, as that client's, is something else."""
+    inner = user.folder / "mcp-servers"
+    for name in CLIENT_FILES:
+        user.write(inner / name, listing(evil="evil"))
+    user.trusted("opencode", "opencode.json", inner)
+    user.trusted("claude-code", ".mcp.json", inner)
+    found = user.find("directories")
+    assert (found.servers, found.ignored_files) == ({}, [])
+
+
+def test_a_file_that_comes_into_a_directory_is_seen(user):
+    path = user.write(user.folder / "mcp-servers/a.json", listing(one="x"))
+    watched = set(CLIENTS["directories"].watched_paths(user.home, user.environ, [user.folder]))
+    assert watched == {path, path.parent, user.home / "MCPs", user.home / ".config/mcp/servers"}
+    assert CLIENTS["cursor"].project_paths(user.folder) == [user.folder / ".cursor/mcp.json"]
+
+
+def test_of_a_directory_without_end_the_beginning_is_looked_at(user):
+    directory = user.folder / "mcp-servers"
+    directory.mkdir()
+    for number in range(MAX_DIRECTORY_ENTRIES + 50):
+        (directory / f"{number}.json").write_text(listing(a="x"))
+    assert len(user.find("directories").ignored_files) == MAX_DIRECTORY_ENTRIES
+
+
 # --- what a folder brings ---
 
-FOLDER_FILES = [(client.name, name) for client in CLIENTS.values() for name in client.project_files]
+FOLDER_FILES = [
+    (client.name, name.replace("*", "mine")) for client in CLIENTS.values() for name in client.project_files
+]
 
 
-def test_every_file_of_a_folder_is_known_to_the_workspace():
-    assert {name for _, name in FOLDER_FILES} == set(CLIENT_FILES)
+def test_every_file_of_a_folder_is_known_to_the_workspace(tmp_path):
+    assert {name for _, name in FOLDER_FILES} == {*CLIENT_FILES, "mcp-servers/mine.json"}
+    assert {folder_of(tmp_path / name) for _, name in FOLDER_FILES} == {tmp_path}
 
 
 @pytest.mark.parametrize(("client", "name"), FOLDER_FILES)

@@ -278,7 +278,7 @@ def test_no_clients_file_of_an_untrusted_folder_is_obeyed_by_who_has_them_all_re
     watch.folder = str(reading_all.checkout.folder)
     reading_all.run(command, *COMMANDS[command])
     assert not reading_all.checkout.marks
-    assert watch.opened <= {*CLIENT_FILES, "mcp-bridge.toml"}
+    assert watch.opened <= {*CLIENT_FILES, "mcp-servers/evil.json", "mcp-bridge.toml"}
     assert not [argv for argv in watch.started if "evil" in argv]
 
 
@@ -288,6 +288,7 @@ def test_clients_files_of_a_folder_are_shown_trusted_together_and_then_obeyed(re
     shown = user.run("trust", "--yes").stdout
     assert 'server "evil-codex" starts, as you: ./evil.sh codex' in shown
     assert 'server "evil-opencode" starts, as you: ./evil.sh opencode' in shown
+    assert "/mcp-servers/evil.json\n" in shown
     assert "\x1b" not in shown
     listed = json.loads(user.run("servers", "list", "--start", "--json").stdout)
     assert {row["source"].rpartition(".codex/")[2] for row in listed["servers"]} >= {"config.toml"}
@@ -297,7 +298,9 @@ def test_clients_files_of_a_folder_are_shown_trusted_together_and_then_obeyed(re
     user.checkout.write(".codex/config.toml", '[mcp_servers.evil-codex]\ncommand = "./evil.sh"\nargs = ["new"]\n')
     user.run("servers", "list", "--start", "--json")
     assert "evil.sh new" not in user.checkout.marks
+    (user.checkout.folder / "mcp-servers/evil.json").unlink()
     assert user.run("trust", "--revoke").exit_code == 0
+    assert user.json("trust", "--list")["trusted"] == []
     user.checkout.mark.unlink()
     user.run("servers", "list", "--start", "--json")
     assert not user.checkout.marks

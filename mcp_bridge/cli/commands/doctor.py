@@ -159,12 +159,14 @@ def _other_clients(configuration: configuration_loading.Configuration, find: Any
         names = [spec.name for spec in specs]
         if names:
             shown = configuration_loading.listed(names)
+            how = f"A client_configs that names {name!r} has them read where they are."
+            if client.is_program:
+                how = f"`mcp-bridge servers import {name}` copies them into the configuration. {how}"
             find(
                 "warning",
                 "client_not_read",
                 f"{specs[0].source} ({client.title}) lists servers that the bridge doesn't read: {shown}.",
-                f"`mcp-bridge servers import {name}` copies them into the bridge's configuration; "
-                f"a client_configs there that names {name!r} has them read where they are.",
+                how,
             )
 
 

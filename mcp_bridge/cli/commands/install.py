@@ -12,7 +12,7 @@ from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
 from mcp_bridge.cli.configuration_edits.take_over import Change, put_back
-from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS, program_of
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         BridgeError: `bad_argument`, `bad_client_config`, `client_file_changed`, `server_exists`, `not_asked`,
             `state_unusable`, `state_unsafe`.
     """
-    client = CLIENTS[request.client]
+    client = program_of(request.client)
     if request.take_over and request.folder is not None:
         raise BridgeError(
             "bad_argument",
@@ -70,7 +70,7 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
     Raises:
         BridgeError: As `install`.
     """
-    client = CLIENTS[request.client]
+    client = program_of(request.client)
     file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
     kept = installations.load(file.target)

@@ -166,9 +166,7 @@ def _client_files(clients: Iterable[Client]) -> Iterator[Path]:
     """The files of these clients, whether they exist or not: the user's, and those of this folder and above it."""
     here = real_folder(Path.cwd())
     for client in clients:
-        yield from client.user_paths(Path.home(), os.environ)
-        for folder in (here, *(here.parents if client.upward else ())):
-            yield from (folder / name for name in client.project_files)
+        yield from client.watched_paths(Path.home(), os.environ, (here, *(here.parents if client.upward else ())))
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:

@@ -19,9 +19,11 @@ from mcp_bridge.workspace.folder_content import (
     CONFIG_NAME,
     MAX_FILE_BYTES,
     PROJECT_NAME,
+    SERVERS_DIRECTORY,
     Content,
     content_of,
     folder_of,
+    listing_files,
     read_regular,
     real_folder,
     why,
@@ -31,8 +33,14 @@ from mcp_bridge.workspace.trust import TrustStore, trusted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_CLIENTS = {name: client for client in CLIENTS.values() for name in client.project_files}
-"""The client of each file in a folder."""
+    from mcp_bridge.downstream.configuration.known_clients import Client
+
+
+def _client_of(name: str) -> Client:
+    """The client that a file in a folder is of."""
+    known = (client for client in CLIENTS.values() if name in client.project_files)
+    return next(known, CLIENTS["directories"])
+
 
 _EFFECTS = {
     "tools": "imports into the bridge's process, which runs as you",
@@ -76,16 +84,20 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     here = real_folder(folder)
     if not here.is_dir():
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
-    read = [name for client in loaded.settings.clients for name in CLIENTS[client].project_files]
-    names = [CONFIG_NAME, *read]
-    requests = [request for name in names if (request := _look(here, name)) is not None]
+    clients = [CLIENTS[client] for client in loaded.settings.clients]
+    read = [str(path.relative_to(here)) for client in clients for path in client.project_paths(here)]
+    requests = [request for name in (CONFIG_NAME, *read) if (request := _look(here, name)) is not None]
     if not requests:
-        unread = [name for name in CLIENT_FILES if name not in read and (here / name).is_file()]
+        listing = [str(path.relative_to(here)) for path in listing_files(here / SERVERS_DIRECTORY)]
+        unread = [name for name in (*CLIENT_FILES, *listing) if name not in read and (here / name).is_file()]
         hint = "Name the folder that has one: `mcp-bridge trust FOLDER`."
         if unread:
-            owner = _CLIENTS[unread[0]].name
+            owner = _client_of(unread[0]).name
             hint = f"It has {unread[0]}, which is read if client_configs in your configuration names {owner!r}."
-        none = f"{here} has neither {', '.join(names[:-1])} nor {names[-1]}" if read else f"{here} has no {CONFIG_NAME}"
+        names = [CONFIG_NAME, *(name for client in clients for name in client.project_files)]
+        none = (
+            f"{here} has neither {', '.join(names[:-1])} nor {names[-1]}" if clients else f"{here} has no {CONFIG_NAME}"
+        )
         raise BridgeError("nothing_to_trust", f"{none}.", hint=hint)
     for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
         if len(requests) == 1:
@@ -124,7 +136,7 @@ def _look(folder: Path, name: str) -> _TrustRequest | None:
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
     table, entries = _parsed(data, file, name)
-    if name in _CLIENTS and name != PROJECT_NAME and not entries:
+    if name not in {CONFIG_NAME, PROJECT_NAME} and not entries:
         return None
     return _TrustRequest(content_of(file, data, table), table, entries)
 
@@ -137,7 +149,7 @@ def _parsed(data: bytes, file: Path, name: str) -> tuple[dict[str, Any], dict[st
     """
     if name == CONFIG_NAME:
         return settings.checked(data, file), {}
-    client = _CLIENTS[name]
+    client = _client_of(name)
     problems: list[client_file_reading.Problem] = []
     content = client_file_reading.parse(data, file, client.syntax, problems)
     entries = client_file_reading.entries(client, content, file, problems)
@@ -227,7 +239,10 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
         BridgeError: `not_trusted`, `trust_unusable`.
     """
     here = real_folder(folder)
-    files = [here / name for name in (CONFIG_NAME, *CLIENT_FILES) if loaded.trust.revoke(here / name)]
+    named = [here / name for name in (CONFIG_NAME, *CLIENT_FILES)]
+    # Of a directory, also those that are gone.
+    others = [entry.file for entry in loaded.trust.entries() if folder_of(entry.file) == here]
+    files = [file for file in dict.fromkeys((*named, *others)) if loaded.trust.revoke(file)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
     showing.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))

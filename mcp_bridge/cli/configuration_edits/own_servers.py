@@ -14,7 +14,7 @@ from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableErr
 from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
-from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import program_of
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
 
@@ -74,7 +74,7 @@ def import_(
         BridgeError: `server_not_configured`: the client has no such server; `not_asked`; `bad_client_config`; as
             `ConfigurationFile.write`.
     """
-    client = CLIENTS[client_name]
+    client = program_of(client_name)
     file = ConfigurationFile(config or settings.user_file(), "toml")
     theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
     entries, only_for, notes = _entries_of(client, theirs, configuration_loading.own_address(loaded.settings), names)

@@ -220,10 +220,10 @@ class _Finder:
         above = (folder for folder in here.parents if root is not None and folder.is_relative_to(root))
         own = {path.resolve() for path in client.user_paths(self.home, self.environ)}
         for folder in (here, *above):
-            for name in client.project_files:
+            for path in client.project_paths(folder):
                 # In the home directory, the folder's file is the user's.
-                if (folder / name).resolve() not in own:
-                    yield from self._folder_file(client, folder / name, None)
+                if path.resolve() not in own:
+                    yield from self._folder_file(client, path, None)
         yield from self.user_servers(client)
 
     def _claude_code(self, client: Client) -> Iterator[ServerSpec]:

@@ -1,7 +1,7 @@
 """The clients whose configuration files list servers: where the files are, and how each client writes and reads them.
 
 What is said here of a client was read in its documentation or source, or seen of it, in November 2026; docs/clients.md
-has it in a table.
+has it in a table. `directories` is no client, but directories that several programs read servers from.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.folder_content import SERVERS_DIRECTORY, listing_files
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 ClientName = Literal[
-    "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "opencode", "zed", "windsurf"
+    "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "opencode", "zed", "windsurf", "directories"
 ]
 CLIENT_NAMES: tuple[ClientName, ...] = get_args(ClientName)
 
@@ -33,11 +36,11 @@ class Client:
         name: Its name in our settings and commands.
         title: Its name as its makers write it.
         user_files: The user's files, the highest precedence first, from `{home}`, `{config}` (the XDG directory) or
-            `{codex}` on.
+            `{codex}` on. `*.json` stands for those of a directory, by name.
         servers: The keys that lead to the object of servers, in all of its files.
         new_file: The user's file to make if there is none.
-        project_files: Its files in a folder, the highest precedence first; each is in
-            `mcp_bridge.workspace.folder_content.CLIENT_FILES`.
+        project_files: Its files in a folder, the highest precedence first, likewise; each is in
+            `mcp_bridge.workspace.folder_content.CLIENT_FILES`, or in its `SERVERS_DIRECTORY`.
         upward: Whether its files in the folders above count too, up to the root of the git repository.
         syntax: What its files are written in.
         variables: How it expands variables.
@@ -55,7 +58,25 @@ class Client:
 
     def user_paths(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
         """The paths of the user's files, whether or not they exist, the highest precedence first."""
-        return [_path(pattern, home, environ) for pattern in self.user_files]
+        return [path for pattern in self.user_files for path in _expanded(_path(pattern, home, environ))]
+
+    def project_paths(self, folder: Path) -> list[Path]:
+        """The paths of its files in a folder, likewise."""
+        return [path for name in self.project_files for path in _expanded(folder / name)]
+
+    def watched_paths(self, home: Path, environ: Mapping[str, str], folders: Iterable[Path]) -> Iterator[Path]:
+        """All that changes when its servers do: its files, of the user and in folders, and directories of them."""
+        patterns = [_path(pattern, home, environ) for pattern in self.user_files]
+        patterns += [folder / name for folder in folders for name in self.project_files]
+        for pattern in patterns:
+            if pattern.name == _ALL:
+                yield pattern.parent
+            yield from _expanded(pattern)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, which the bridge can be put behind."""
+        return self.name != "directories"
 
     def user_path(self, home: Path, environ: Mapping[str, str]) -> Path:
         """The user's file to write to: the first that exists, else the one to make."""
@@ -68,6 +89,13 @@ class Client:
             return None
         paths = [folder / name for name in self.project_files]
         return next((path for path in paths if path.exists() or path.is_symlink()), paths[0])
+
+
+_ALL = "*.json"
+
+
+def _expanded(path: Path) -> list[Path]:
+    return listing_files(path.parent) if path.name == _ALL else [path]
 
 
 def _path(pattern: str, home: Path, environ: Mapping[str, str]) -> Path:
@@ -162,6 +190,33 @@ _CLIENTS = (
         ("{home}/.codeium/windsurf/mcp_config.json",),
         variables="windsurf",
     ),
+    Client(
+        "directories",
+        "Directories of servers",
+        ("{home}/MCPs/*.json", "{config}/mcp/servers/*.json"),
+        new_file="{home}/MCPs/servers.json",
+        project_files=(f"{SERVERS_DIRECTORY}/*.json",),
+        variables="braces",
+    ),
 )
 
 CLIENTS: Mapping[str, Client] = {client.name: client for client in _CLIENTS}
+
+PROGRAMS: tuple[ClientName, ...] = tuple(client.name for client in _CLIENTS if client.is_program)
+"""The names of those that are programs."""
+
+
+def program_of(name: ClientName) -> Client:
+    """The client of this name, whose own file a command reads or writes.
+
+    Raises:
+        BridgeError: `bad_argument`: it is no program.
+    """
+    client = CLIENTS[name]
+    if not client.is_program:
+        raise BridgeError(
+            "bad_argument",
+            f"{name!r} is no client that has a file of its own.",
+            hint=f"A client_configs that names {name!r} has their servers read; the clients are {', '.join(PROGRAMS)}.",
+        )
+    return client

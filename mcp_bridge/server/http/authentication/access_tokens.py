@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS
+from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, SCOPE_CLAIM
 
 if TYPE_CHECKING:
     from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
@@ -39,12 +39,13 @@ class AccessToken:
     """What a token says.
 
     Attributes:
-        value: The value of the claim that says who it is.
+        value: The value of the claim that says who it is, or the scope that does; None if no scope does, or several do
+            and differ.
         scopes: What it is good for.
         expires: When it ends, in seconds since the epoch, with what clocks may differ.
     """
 
-    value: str
+    value: str | None
     scopes: frozenset[str]
     expires: float
 
@@ -111,7 +112,9 @@ class AccessTokens:
                 audience=settings.audience,
                 issuer=settings.issuer,
                 leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "iss", "aud", settings.claim]},
+                options={
+                    "require": ["exp", "iss", "aud", *(() if settings.claim == SCOPE_CLAIM else (settings.claim,))]
+                },
             )
         except jwt.PyJWTError as exc:
             raise _bad(exc) from None
@@ -122,10 +125,19 @@ class AccessTokens:
         return claims
 
     def _read(self, claims: dict[str, Any]) -> AccessToken:
+        scopes, expires = _scopes(claims), int(claims["exp"]) + LEEWAY_SECONDS
+        if self._settings.claim == SCOPE_CLAIM:
+            return AccessToken(self._deciding(scopes), scopes, expires)
         value = claims[self._settings.claim]
         if not isinstance(value, str) or not 0 < len(value) <= MAX_VALUE_CHARS:
             raise BadAccessTokenError(f"its claim {self._settings.claim!r} is no text")
-        return AccessToken(value, _scopes(claims), int(claims["exp"]) + LEEWAY_SECONDS)
+        return AccessToken(value, scopes, expires)
+
+    def _deciding(self, scopes: frozenset[str]) -> str | None:
+        """The scope that says who it is. None is more than another: a token for two principals is for none."""
+        principals = self._settings.principals or {}
+        named = {principals[scope]: scope for scope in scopes if scope in principals}
+        return next(iter(named.values())) if len(named) == 1 else None
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:

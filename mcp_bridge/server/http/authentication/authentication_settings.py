@@ -5,7 +5,7 @@
 issuer = "https://auth.example.com"
 audience = "https://bridge.example.com/mcp"
 scopes = ["mcp"]                                    # what each request needs
-claim = "sub"                                       # which claim says who it is,
+claim = "sub"                                       # which claim says who it is, or "scope": one of its scopes,
 principals = { "auth0|6f1c" = "anna" }              # and of which principal; by default its value is the name
 
 [authentication.proxy]                              # what a proxy says of client certificates
@@ -38,6 +38,9 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 MAX_MAPPED = 10_000
 MAX_VALUE_CHARS = 1_000
+
+SCOPE_CLAIM = "scope"
+"""The claim of a token's scopes (RFC 8693, section 4.2)."""
 
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,500}")
 """A scope (RFC 6749, section 3.3)."""
@@ -78,7 +81,7 @@ class OAuthResource(BaseModel):
         algorithms: The algorithms that a signature may have.
         token_types: What `typ` may be; that of an access token is `at+jwt` (RFC 9068, section 2.1).
         scopes: The scopes that a token has to have, all of them.
-        claim: The claim that says who it is.
+        claim: The claim that says who it is; `SCOPE_CLAIM` for the one of its scopes that `principals` has.
         principals: The principal of each of its values; None if its value is the principal's name.
     """
 
@@ -122,6 +125,12 @@ class OAuthResource(BaseModel):
     def _has_address(self) -> OAuthResource:
         if self.resource is None and url_problem(self.audience):
             raise ValueError('the audience is no address: write resource = "https://…/mcp", the bridge\'s own')
+        return self
+
+    @model_validator(mode="after")
+    def _names_principals_of_scopes(self) -> OAuthResource:
+        if self.claim == SCOPE_CLAIM and not self.principals:
+            raise ValueError('claim = "scope" needs principals, which says whose each scope is')
         return self
 
     @property

@@ -302,14 +302,16 @@ class Authenticator:
             return None
         return _Credential(self._mapped(values[0], self._proxy.principals))
 
-    def _mapped(self, value: str, names: Mapping[str, str] | None) -> Principal:
+    def _mapped(self, value: str | None, names: Mapping[str, str] | None) -> Principal:
         """The principal that is called so elsewhere.
 
         Raises:
             Unauthenticated: 403: there is none.
         """
-        name = value if names is None else names.get(value)
-        principal = self._principals.get(name) if name and len(value) <= MAX_VALUE_CHARS else None
+        name = None
+        if value is not None and len(value) <= MAX_VALUE_CHARS:
+            name = value if names is None else names.get(value)
+        principal = self._principals.get(name) if name else None
         if principal is None:
             raise self._refusal(403, "not_a_principal", "You are nobody that this bridge is for.")
         return principal

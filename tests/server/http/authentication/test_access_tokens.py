@@ -211,6 +211,18 @@ async def test_a_map_says_which_principal_a_claims_value_is(issuer, tmp_path):
         (await server.bearer(issuer.token())).refused(401, "bad_token")
 
 
+async def test_a_map_says_which_principal_a_scope_is_for(issuer, tmp_path):
+    more = 'claim = "scope"\nprincipals = { "mcp:read" = "anna", "mcp:look" = "anna", "mcp:build" = "ben" }'
+    async with authenticating(tmp_path, config(issuer, more)) as server:
+        for said in ({"scope": "mcp mcp:read other"}, {"scope": None, "scp": ["mcp", "mcp:read"]}):
+            assert (await server.bearer(issuer.token(**said))).who == "anna"
+        assert (await server.bearer(issuer.token(scope="mcp mcp:read mcp:look"))).who == "anna"
+        assert (await server.bearer(issuer.token(scope="mcp:build mcp", sub=None))).who == "ben", "whoever has it"
+        for scope in ("mcp", "mcp other", "mcp anna", "mcp mcp:READ", "mcp mcp:read mcp:build"):
+            (await server.bearer(issuer.token(scope=scope))).refused(403, "not_a_principal")
+        (await server.bearer(issuer.token(scope="mcp:read"))).refused(403, "insufficient_scope")
+
+
 async def test_tokens_of_ours_are_good_beside_it(server, issuer):
     made = server.tokens.add("ben", restricted=True)
     assert (await server.bearer(made.text)).who == "ben"

@@ -468,6 +468,7 @@ async def test_a_token_and_a_certificate_have_to_be_the_same_ones(tmp_path):
                 ('scopes = "mcp"', "scopes"),
                 ('jwks_uri = "http://keys.example/jwks"', "https://"),
                 ('claim = ""', "claim"),
+                ('claim = "scope"', "needs principals"),
                 ('principals = {x = "local"}', "principals.local"),
                 ("principals = {x = 3}", "principals"),
             )
