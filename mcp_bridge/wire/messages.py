@@ -196,9 +196,13 @@ class CatalogServers(NamedTuple):
 
 
 class CatalogTools(NamedTuple):
-    """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc}]}`: what a proxy is made from."""
+    """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc}]}`: what a proxy is made from.
+
+    If the script itself is `told`, that is recorded.
+    """
 
     server: str
+    told: bool = False
 
 
 class CatalogSearch(NamedTuple):
@@ -210,10 +214,14 @@ class CatalogSearch(NamedTuple):
 
 
 class CatalogDescribe(NamedTuple):
-    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`."""
+    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`.
+
+    With `with_row`, the text of one tool comes with its `row`, as `CatalogTools` has it.
+    """
 
     name: str
     detail: Literal["line", "signature", "full", "schema"] = "signature"
+    with_row: bool = False
 
 
 class CatalogCheck(NamedTuple):
