@@ -248,6 +248,24 @@ async def test_a_call_that_the_time_out_cut_short_is_in_doubt_if_there_is_a_key(
     assert hosts.run(code, key)["value"] == "'done'"
 
 
+async def test_a_fork_at_a_call_in_doubt_is_refused_and_says_so_until_that_is_settled(either):
+    hosts = either
+    hosts.run({"python": "x = 1", "javascript": "var x = 1"}, key=None, session="s")
+    code = {"python": "x = await local.once(text='a')", "javascript": "x = await local.once({text: 'a'})"}
+    hosts.run(code, session="s", die="in:once a")
+    record = hosts.run(code, session="s")
+    assert (record["status"], record["error"]["code"]) == ("suspended", "in_doubt")
+    look = {"python": "x", "javascript": "x"}
+    refused = hosts.run(look, key=None, session="t", fork="s@2")
+    assert (refused["code"], "it is suspended, and has left nothing" in refused["message"]) == ("unknown_cell", True)
+    # Without a number it is the last one that has left something.
+    assert hosts.run(look, key=None, session="t", fork="s")["value"] == "1"
+    hosts.settle(record["execution"], how="happened", value="done")
+    assert hosts.run(code, session="s")["status"] == "success"
+    assert hosts.run(look, key=None, session="u", fork="s@2")["value"] == "'done'"
+    assert hosts.done == ["once a"]
+
+
 async def test_what_the_script_itself_gave_up_is_neither_repeated_nor_in_doubt(either):
     hosts = either
     code = {

@@ -11,6 +11,7 @@ from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import Resumption, to_entry
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
+from mcp_bridge.views.timeline import timeline, totals
 
 
 class Kept:
@@ -180,3 +181,11 @@ async def test_a_lookup_is_no_call():
     await ask(run_of(kept), World("then"), query="a")
     history = CallHistory(kept.entries)
     assert (history.calls, history.answers) == ({}, 0)
+
+
+async def test_people_see_a_lookup_as_a_request_of_the_bridge_with_its_answer():
+    kept = MemoryRecorder()
+    await ask(run_of(kept), World({"matches": []}), query="a")
+    (row,) = timeline(kept.entries)
+    assert (row.kind, row.what, row.given, row.value) == ("request", "catalog.search", {"query": "a"}, {"matches": []})
+    assert totals([row]).calls == 0
