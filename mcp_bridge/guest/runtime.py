@@ -362,7 +362,7 @@ class _Functions:
         return Rows(tool for row in listed for tool in self._tools(row["name"], server=row["alias"]))
 
     def _tools(self, asked: str, **more: str) -> Rows:
-        found = self._request(CatalogTools(asked))
+        found = self._request(CatalogTools(asked, told=True))
         rows = Rows(Row(more | tool) for tool in found["tools"])
         for row in rows:
             row.called = f"{found['alias']}.{row['alias']}"
@@ -450,7 +450,7 @@ class _Functions:
 
     def describe_server(self, name: str) -> "Summary":
         """A server, as a dict: `name`, `alias`, `tools` (a dict each); prints as a line a tool."""
-        found = self._request(CatalogTools(name))
+        found = self._request(CatalogTools(name, told=True))
         summary = Summary(name=found["server"], alias=found["alias"], tools=found["tools"])
         summary.text = self.describe(name, "line")
         return summary

@@ -876,7 +876,9 @@ class Bridge:
         had_inputs: bool = False,
         advises: bool = True,
     ) -> bytes:
-        servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
+        # Those that a stored script was told of, and may have printed. A call of one that is gone is refused.
+        offered = self._narrow(job.servers) if job.offered is None else job.offered
+        servers = [{"name": name, "alias": alias} for name, alias in offered.items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
         has_inputs = had_inputs or bool(self._inputs_of(job) if job.cell is None else self._inputs)

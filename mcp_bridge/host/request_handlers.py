@@ -230,7 +230,7 @@ class Requests:
                 | messages.CatalogDescribe()
                 | messages.CatalogCheck()
             ):
-                return await self._values.described(await self._looked_up(request))
+                return await self._look_up(request)
             case messages.InputList() | messages.InputOpen() | messages.InputRead():
                 return await self._input(request, context)
             case messages.ArtifactWrite() | messages.OutputRead():
@@ -414,6 +414,17 @@ class Requests:
             logger.info("%r.%r %s after %.0f ms", server, request.tool, outcome, milliseconds)
         return answer
 
+    async def _look_up(self, request: Any) -> Any:
+        async def look() -> Any:
+            return await self._values.described(await self._looked_up(request))
+
+        if isinstance(request, messages.CatalogCheck) or (
+            isinstance(request, messages.CatalogTools) and not request.told
+        ):
+            # For our own modules in the sandbox, which make a call of it.
+            return await look()
+        return await self._script.lookups.answer(*_lookup(request), look)
+
     async def _looked_up(self, request: Any) -> dict[str, Any]:
         match request:
             case messages.CatalogServers():
@@ -484,7 +495,10 @@ class Requests:
         if not tool_name:
             return {"text": await _off_loop(describe.render_all, tools, request.detail)}
         [text] = await _rendered(_TEXTS[request.detail], tools)
-        return {"text": text}
+        if not request.with_row:
+            return {"text": text}
+        [row] = await _rendered(describe.proxy_row, tools)
+        return {"text": text, "row": row}
 
     def _of_that_name(self, name: str) -> list[str]:
         """The tools that a name without its server stands for, or with a wrong one; of what is listed already."""
@@ -509,13 +523,16 @@ class Requests:
                 return tool
         return await self._catalog.tool(server, name)
 
-    async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> dict[str, Any]:
+    async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> Any:
         if isinstance(request, messages.OutputRead):
-            # Not recorded, as the catalogue isn't: an output never changes.
-            return await self._output(request)
+            look = functools.partial(self._output, request)
+            return await self._script.lookups.answer(*_lookup(request), look)
         # One after the other, in the order in which they came: parts make one file.
         async with self._artifact_turn:
-            return await off_loop(request.base64, self._artifact, request)
+            write = functools.partial(off_loop, request.base64, self._artifact, request)
+            asked = {"name": request.name, "first": request.first, "last": request.last}
+            # That there was no room, say: where nothing is kept there always is.
+            return await self._script.lookups.answer(messages.NAMES[type(request)], asked, write, failures_only=True)
 
     async def _output(self, request: messages.OutputRead) -> dict[str, Any]:
         asked = (request.execution, request.name, request.start, OUTPUT_PART_BYTES)
@@ -553,6 +570,14 @@ async def _refuse_dry(request: Any) -> NoReturn:
         f"A dry run doesn't do this: {messages.NAMES[type(request)]}.",
         hint="Run the script without dry_run.",
     )
+
+
+def _lookup(request: Any) -> tuple[str, dict[str, Any]]:
+    """A lookup's method, and what it asks for, without defaults: a later version may know more fields."""
+    defaults = type(request)._field_defaults
+    return messages.NAMES[type(request)], {
+        name: value for name, value in request._asdict().items() if name not in defaults or value != defaults[name]
+    }
 
 
 def no_inputs() -> ExecutionInputs:

@@ -205,9 +205,12 @@ class CatalogTools(NamedTuple):
 
     It is what proxies are made from. A server that lists other tools has another mark. A row is `recorded` if it was
     changed to take the recorded calls of a script that is run again; then there is no mark.
+
+    If the script itself is `told`, that is recorded.
     """
 
     server: str
+    told: bool = False
 
 
 class CatalogSearch(NamedTuple):
@@ -219,10 +222,14 @@ class CatalogSearch(NamedTuple):
 
 
 class CatalogDescribe(NamedTuple):
-    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`."""
+    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`.
+
+    With `with_row`, the text of one tool comes with its `row`, as `CatalogTools` has it.
+    """
 
     name: str
     detail: Literal["line", "signature", "full", "schema"] = "signature"
+    with_row: bool = False
 
 
 class CatalogCheck(NamedTuple):

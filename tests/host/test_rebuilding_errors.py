@@ -82,3 +82,30 @@ async def test_an_error_without_advice_and_with_an_address_is_the_same_error(bil
         assert broken.error["code"] == "syntax_error"
         put_away(bridge.bridge)
         assert (await bridge.run("y", session="s")).value == "1"
+
+
+NODE = "import subprocess\nsubprocess.run(['node', '--version'], check=True, capture_output=True)\n"
+"""What is in the one of the two images and not in the other."""
+
+
+async def test_a_cell_that_fails_otherwise_in_another_image_is_told_and_others_are_rebuilt_there(
+    both, prepared, prepared_for_both
+):
+    async with both.open() as bridge:
+        await bridge.run("class C: pass\nx = 1\nraise ValueError(C())", session="plain")
+        first = await bridge.run(f"{NODE}y = 1\nraise ValueError('no')", session="needs")
+        assert first.error["line"] == 4, first.error
+        bridge._shared.live_sessions.end_all()
+        bridge.sandboxes.prepared = prepared
+        assert (await bridge.run("x", session="plain")).value == "1"
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("y", session="needs")
+        error = caught.value
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "error")
+        assert "ValueError: no (line 4)" in error.details["recorded"]
+        assert "FileNotFoundError: " in error.details["actual"]
+        assert "(line 2)" in error.details["actual"]
+        assert "Once what ended it now is mended, it is rebuilt." in error.hint
+        # The image is put back.
+        bridge.sandboxes.prepared = prepared_for_both
+        assert (await bridge.run("y", session="needs")).value == "1"

@@ -44,8 +44,9 @@ class Hosts:
             self._source.write(json.dumps(job | asked) + "\n")
         return out
 
-    def run(self, code, key="key", die="", *, many=1, session=None, **more):
-        run = {"code": self.whole(code), "key": key, "many": many, "session": session, "language": self.language}
+    def run(self, code, key="key", die="", *, many=1, session=None, fork=None, **more):
+        place = {"session": session, "fork": fork}
+        run = {"code": self.whole(code), "key": key, "many": many, "language": self.language} | place
         return ended(self.start(run=run, die=die, **more), die)
 
     def whole(self, code):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import (
+    LOOKUP,
     NOT_DONE,
     PENDING,
     TAKEN_BACK,
@@ -161,6 +162,7 @@ class CallHistory:
     Attributes:
         calls: By id.
         answers: The number of outcomes.
+        lookups: What the script has looked up. None of them is a call.
         held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
         after_dry_run: Whether a dry run was before these calls. What it did isn't among them: the run reads anew.
     """
@@ -168,6 +170,7 @@ class CallHistory:
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
         self.calls: dict[str, RecordedCall] = {}
         self.answers = 0
+        self.lookups: list[RecordedCall] = []
         self.held: dict[str, CallRequest] = {}
         self.after_dry_run = False
         self._run_began: float | None = None
@@ -182,7 +185,7 @@ class CallHistory:
                         # It has done nothing that is to be repeated: it is run anew, or the run begins. Except where
                         # somebody was to bring an outcome: that comes once.
                         self.after_dry_run = has_listed
-                        self.calls, self.answers, self.held = {}, 0, {}
+                        self.calls, self.answers, self.held, self.lookups = {}, 0, {}, []
                 case ScriptSuspension(planned=int()):
                     has_listed = True
                 case ScriptSuspension(held=held):
@@ -191,6 +194,9 @@ class CallHistory:
                     # A repeatable call may have been begun twice. The first intent counts.
                     if call not in self.calls:
                         self._asked(call, request, row)
+                case RequestOutcome(request, call) as outcome if request.kind == LOOKUP:
+                    asked = CallRequest.of(request)
+                    self.lookups.append(RecordedCall(call, asked, row.sequence, row.time, outcome))
                 case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
                     self._outcome(call, outcome, row)
 

@@ -77,7 +77,7 @@ from mcp_bridge.policy.secrets.value_references import equal_by_values
 from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
@@ -323,7 +323,7 @@ class Scripts:
             None if job.packages is None else job.packages.rows(),
             None if job.language == "python" else job.language,
         )
-        bundle = _bundle(job, servers)
+        bundle = _bundle(job, servers, gate.tools.servers)
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
@@ -673,9 +673,14 @@ class Scripts:
         return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)
 
 
-def _bundle(job: Job, servers: list[str] | None) -> dict[str, Any]:
+def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> dict[str, Any]:
     """What `Job.from_stored` reads of a script."""
-    bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
+    bundle: dict[str, Any] = {
+        "code": job.code,
+        "servers": servers,
+        "timeout": job.timeout,
+        "offered": dict(offered),
+    }
     if job.cell is not None:
         bundle["cell"] = job.cell.to_bundle()
     elif job.packages is not None:

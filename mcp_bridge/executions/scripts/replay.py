@@ -60,7 +60,8 @@ async def replayed_script(
 ) -> Replayed:
     """Run a script in a sandbox with the recorded answers, and compare what it does with the record.
 
-    The catalogue of tools is read as it is now, which may start a server. Nothing else outside of the sandbox is used.
+    The functions of a server are made of the tools that it has now, which may start it; what isn't recorded of what was
+    looked up is looked up now. Nothing else outside of the sandbox is used.
 
     Args:
         store: The store of executions.

@@ -19,6 +19,7 @@ from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
+from mcp_bridge.executions.scripts.lookups import Lookups
 from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.executions.waits.taken_events import untaken
@@ -57,6 +58,7 @@ class ScriptRun:
         course: What this run repeats of the record, and where it diverges from it.
         answers: Gives the recorded answers, in the recorded order.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
+        lookups: Answers what it looks up.
         hold: The calls that can't be answered now.
         programs: The programs that it drives.
         waits: Its waits for times and events.
@@ -82,6 +84,7 @@ class ScriptRun:
         self.has_unnamed = False
         self.hold = Hold()
         self.made_now: str | None = None
+        self.lookups = Lookups(self, self.history.lookups)
         self.programs = AwaitedPrograms(self)
         self.waits = ScriptWaits(self)
         self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
@@ -243,6 +246,10 @@ class ScriptRun:
     def keep(self, value: Any) -> None:
         """As `CallLog.keep`."""
         self._gate.values.keep(self.execution, value)
+
+    def has_room(self, size: int) -> bool:
+        """As `LookupLog.has_room`."""
+        return self._gate.allowance is None or self._gate.allowance.has_room(size)
 
     async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
         """As `CallLog.decided`."""

@@ -9,7 +9,7 @@ from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.sessions.cell import Cell, stored_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -35,6 +35,8 @@ class Job:
         requirements: The packages that are asked for, valid, in their normal form; empty for none.
         packages: The package set that its sandbox has, once that is known: of a stored script, what it began with.
         language: What it is written in.
+        offered: Of a stored script: the aliases of the servers that it was told of, by their names; None if that isn't
+            stored.
     """
 
     code: str
@@ -49,6 +51,7 @@ class Job:
     requirements: tuple[str, ...] = ()
     packages: PackageSet | None = None
     language: Language = "python"
+    offered: Mapping[str, str] | None = None
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
@@ -66,4 +69,5 @@ class Job:
             files=bundle.get("files"),
             packages=stored_packages(bundle) if cell is None else cell.packages,
             language=bundle.get("language", "python"),
+            offered=bundle.get("offered"),
         )

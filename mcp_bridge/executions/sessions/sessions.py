@@ -163,6 +163,7 @@ class Sessions:
         if not head:
             raise unknown_session(session)
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004
+        why = ""
         async for stored in chain(self._lifecycle.store, self._principal, head):
             place, left = Cell.of(stored), left_by(stored)
             if place is None:
@@ -179,10 +180,14 @@ class Sessions:
                 if not at:
                     # The session has names of it, which a fork from before it would silently be without.
                     raise lost_at(stored, why_lost(stored))
+                is_lost = left == "lost"
+                why = (
+                    f": {why_lost(stored)}" if is_lost else f": it is {effective_status(stored)}, and has left nothing"
+                )
                 break
         raise BridgeError(
             "unknown_cell",
-            f"The session {session!r} has no cell {text or 'that has ended'} to go on from.",
+            f"The session {session!r} has no cell {text or 'that has ended'} to go on from{why}.",
             hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 

@@ -149,7 +149,7 @@ class Runtime {
   }
 
   async #tools(asked, more = {}) {
-    const { tools } = await this.#calls.request('catalog.tools', { server: asked });
+    const { tools } = await this.#calls.request('catalog.tools', { server: asked, told: true });
     return rows(tools.map((tool) => ({ ...more, ...tool })));
   }
 
@@ -164,13 +164,12 @@ class Runtime {
   }
 
   async describe(name, detail) {
-    const result = await this.#calls.request('catalog.describe', { name, detail });
+    const result = await this.#calls.request('catalog.describe', { name, detail, with_row: true });
     if (detail === 'schema') return result.schema;
-    const [server, tool] = [this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`))]
-      .flatMap((one) => (one === undefined ? [] : [one, name.slice(one.alias.length + 1)]));
-    const row = server === undefined ? undefined : (await server.rows()).get(tool);
+    const server = this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`));
+    const { row } = result;
     // The host describes a tool as Python calls it.
-    if (row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
+    if (server === undefined || row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
     const [, ...rest] = result.text.split('\n');
     return [`await ${server.alias}.${signature(row)}: ${typescript(row.returns)}`, ...rest].join('\n');
   }

@@ -52,6 +52,9 @@ NOT_DONE = "not_done"
 PLANNED = "planned"
 """The status of a call that a dry run has listed, and not made."""
 
+LOOKUP = "lookup"
+"""The kind of a request that only looks something up: a script that is run again needn't make it."""
+
 PENDING = "pending"
 """The status of a call whose tool announced that its outcome comes later."""
 
@@ -139,7 +142,8 @@ class Request:
     """The request of a script's call.
 
     Attributes:
-        kind: `tool`, or the part of the bridge that answers: `memory`, `program`, `trace`.
+        kind: `tool`, or the part of the bridge that answers: `memory`, `program`, `trace`; `LOOKUP` for what is only
+            looked up.
         name: `server.tool`, or the method of that part.
         arguments: Projected for the trace.
         raw: Whether the whole result is wanted.
@@ -666,7 +670,7 @@ class RequestOutcome(Payload):
 
     Attributes:
         request: The request, without the arguments if the intent has them.
-        call: The id of the script's call.
+        call: The id of the script's call; of a lookup its number among those that ask for the same.
         result: How it ended.
         has_intent: Whether an intent was recorded.
     """

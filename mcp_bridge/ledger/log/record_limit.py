@@ -91,6 +91,10 @@ class Allowance(RunUsage):
                 )
         await self._database.require_room(more)
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more can be recorded at once, of what need not be."""
+        return not self._is_over(-size) and self._database.has_room_for(size)
+
     def _is_over(self, more: int) -> bool:
         # Exact once nothing is on its way.
         return self.stored + self.posted > self._limit + more or self.logical > REPEATS * self._limit + more

@@ -248,6 +248,24 @@ async def test_a_call_that_the_time_out_cut_short_is_in_doubt_if_there_is_a_key(
     assert hosts.run(code, key)["value"] == "'done'"
 
 
+async def test_a_fork_at_a_call_in_doubt_is_refused_and_says_so_until_that_is_settled(either):
+    hosts = either
+    hosts.run({"python": "x = 1", "javascript": "var x = 1"}, key=None, session="s")
+    code = {"python": "x = await local.once(text='a')", "javascript": "x = await local.once({text: 'a'})"}
+    hosts.run(code, session="s", die="in:once a")
+    record = hosts.run(code, session="s")
+    assert (record["status"], record["error"]["code"]) == ("suspended", "in_doubt")
+    look = {"python": "x", "javascript": "x"}
+    refused = hosts.run(look, key=None, session="t", fork="s@2")
+    assert (refused["code"], "it is suspended, and has left nothing" in refused["message"]) == ("unknown_cell", True)
+    # Without a number it is the last one that has left something.
+    assert hosts.run(look, key=None, session="t", fork="s")["value"] == "1"
+    hosts.settle(record["execution"], how="happened", value="done")
+    assert hosts.run(code, session="s")["status"] == "success"
+    assert hosts.run(look, key=None, session="u", fork="s@2")["value"] == "'done'"
+    assert hosts.done == ["once a"]
+
+
 async def test_what_the_script_itself_gave_up_is_neither_repeated_nor_in_doubt(either):
     hosts = either
     code = {
@@ -383,17 +401,16 @@ await local.again({text: "c"});
     assert hosts.run(code)["status"] == "cancelled"
 
 
-# What there is in the catalogue is not recorded.
+# Of what tools a server's functions are made is not recorded.
 CHANGING = {
     "python": """
-from mcp import runtime
 await local.once(text="a")
-if "extra" in await runtime.describe("local", "line"):
+if "extra" in dir(local):
     await local.once(text="b")
 """,
     "javascript": """
 await local.once({text: "a"});
-if ((await runtime.describe("local", "line")).includes("extra")) await local.once({text: "b"});
+if (!(await local.extra().catch((error) => error.message)).includes("has no tool")) await local.once({text: "b"});
 """,
 }
 
@@ -401,14 +418,13 @@ if ((await runtime.describe("local", "line")).includes("extra")) await local.onc
 # The same under another name: in a task at first, and then without one.
 MOVING = {
     "python": """
-from mcp import runtime
-if "extra" in await runtime.describe("local", "line"):
+if "extra" in dir(local):
     await asyncio.create_task(local.once(text="a"))
 else:
     await local.once(text="a")
 """,
     "javascript": """
-if ((await runtime.describe("local", "line")).includes("extra")) {
+if (!(await local.extra().catch((error) => error.message)).includes("has no tool")) {
   await Promise.resolve().then(() => local.once({text: "a"}));
 } else {
   await local.once({text: "a"});
@@ -821,7 +837,8 @@ try { await local.forbidden({text: "b"}) } catch (error) { console.log(error.cod
     stored = await hosts.stored()
     assert (stored.id, stored.kind, stored.status, stored.record) == (record["execution"], "script", "success", record)
     more = {} if hosts.language == "python" else {"language": hosts.language}
-    assert stored.bundle == {"code": hosts.whole(code), "servers": None, "timeout": None} | more
+    offered = {"local": "local"}
+    assert stored.bundle == {"code": hosts.whole(code), "servers": None, "timeout": None, "offered": offered} | more
     assert to_record(stored)["output"] == "7"
     rows = {entry.kind: entry.payload for entry in await hosts.entries()}
     assert (rows["start"]["code"], rows["intent"]["call"]) == (hosts.whole(code), "0#1")

@@ -4,6 +4,7 @@ The sandbox is a fake, which ends as it is told to: a real one can't be ended at
 """
 
 import contextlib
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -45,6 +46,7 @@ class Gate:
 
     def __init__(self):
         self.values = self
+        self.tools = SimpleNamespace(servers={})
 
     async def project(self, value):
         return value

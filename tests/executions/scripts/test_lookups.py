@@ -1,0 +1,191 @@
+"""What a script has looked up: what is recorded of it, and what it is told when it is run again."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts import lookups
+from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Resumption, to_entry
+from mcp_bridge.ledger.log.recorder import MemoryRecorder
+from mcp_bridge.views.timeline import timeline, totals
+
+
+class Kept:
+    """As the gate and the execution's values: there is nothing sensitive but what is told."""
+
+    def __init__(self, references=None):
+        self.values = self
+        self.allowance = None
+        self._references = references or {}
+
+    def keep(self, execution, value):
+        pass
+
+    async def project(self, value):
+        return {name: self._references.get(text, text) for name, text in value.items()}
+
+    def values_behind(self, value):
+        return {uri.rpartition("/")[2]: text for text, uri in self._references.items()} | self._earlier
+
+    _earlier = {}  # noqa: RUF012
+
+
+def run_of(recorder, *, live=True, gate=None):
+    history = CallHistory(recorder.entries)
+    return ScriptRun("x", None, recorder, gate or Kept(), "", history, key="key", live=live)
+
+
+class World:
+    """What is looked at, which changes each time."""
+
+    def __init__(self, *answers):
+        self.answers, self.looked = list(answers), 0
+
+    async def __call__(self):
+        self.looked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def ask(run, world, method="catalog.search", **arguments):
+    return await run.lookups.answer(method, arguments, world)
+
+
+async def test_each_is_answered_again_by_what_it_asks_for_and_how_often_that_was_asked():
+    kept = MemoryRecorder()
+    run, world = run_of(kept), World(*range(5))
+    for query in ("a", "b", "a", "a"):
+        await ask(run, world, query=query)
+    await ask(run, world, "catalog.describe", name="a")
+    again, never = run_of(kept, live=False), World("now")
+    # In another order, as of threads.
+    asked = [await ask(again, never, query=query) for query in ("b", "a", "a", "a")]
+    assert asked == [1, 0, 2, 3]
+    assert await ask(again, never, "catalog.describe", name="a") == 4
+    assert never.looked == 0
+    # A fourth was never asked for.
+    assert await ask(again, never, query="a") == "now"
+
+
+async def test_an_error_is_the_same_error_again():
+    kept = MemoryRecorder()
+    failure = BridgeError("unknown_tool", "no such tool", hint="Look.", nearest=["a"])
+    with pytest.raises(BridgeError):
+        await ask(run_of(kept), World(failure), name="b")
+    with pytest.raises(BridgeError) as caught:
+        await ask(run_of(kept, live=False), World("found"), name="b")
+    error = caught.value
+    assert (error.code, error.message, error.hint, error.details) == (
+        "unknown_tool", "no such tool", "Look.", {"nearest": ["a"]}
+    )  # fmt: skip
+
+
+async def test_a_run_that_goes_on_records_only_what_is_new():
+    kept = MemoryRecorder()
+    await ask(run_of(kept), World("then"), query="a")
+    on = run_of(kept)
+    assert await ask(on, World("now"), query="a") == "then"
+    assert len(kept.entries) == 1
+    assert await ask(on, World("now"), query="a") == "now"
+    assert len(kept.entries) == 2
+    assert [await ask(run, World(), query="a") for run in [run_of(kept)] * 2] == ["then", "now"]
+
+
+async def test_of_what_is_lost_or_was_not_recorded_by_an_older_version_it_is_told_what_is_now():
+    kept = MemoryRecorder()
+    run, world = run_of(kept), World(*range(3))
+    for _ in range(3):
+        await ask(run, world, query="a")
+    del kept.entries[1]
+    again, now = run_of(kept, live=False), World("now")
+    assert [await ask(again, now, query="a") for _ in range(3)] == [0, "now", 2]
+    old = run_of(MemoryRecorder(), live=False)
+    assert await ask(old, World("now"), query="a") == "now"
+
+
+async def test_a_replay_records_nothing():
+    kept = MemoryRecorder()
+    await ask(run_of(kept, live=False), World("now"), query="a")
+    assert kept.entries == []
+
+
+async def test_what_is_recorded_is_bounded_over_all_runs(monkeypatch):
+    monkeypatch.setattr(lookups, "MAX_KEPT_BYTES", 10_000)
+    kept = MemoryRecorder()
+    run = run_of(kept)
+    await ask(run, World("x" * 6000), query="a")
+    await ask(run, World("y" * 6000), query="b")
+    await ask(run, World("z"), query="c")
+    assert len(kept.entries) == 2, "the small one still has room"
+    on = run_of(kept)
+    await ask(on, World("y" * 6000), query="b")
+    assert len(kept.entries) == 2
+    never = World("now")
+    assert [await ask(run_of(kept), never, query="c"), never.looked] == ["z", 0]
+
+
+async def test_where_the_record_is_full_it_is_told_and_not_recorded():
+    kept, gate = MemoryRecorder(), Kept()
+    gate.allowance = SimpleNamespace(has_room=lambda size: False)
+    assert await ask(run_of(kept, gate=gate), World("found"), query="a") == "found"
+    assert kept.entries == []
+
+
+async def test_only_a_failure_is_recorded_of_what_is_done_again():
+    kept = MemoryRecorder()
+    run, world = run_of(kept), World({}, BridgeError("files_full", "full"), {})
+
+    async def write(run, world):
+        try:
+            return await run.lookups.answer("artifact.write", {"name": "a"}, world, failures_only=True)
+        except BridgeError as exc:
+            return exc.code
+
+    assert [await write(run, world) for _ in range(3)] == [{}, "files_full", {}]
+    assert len(kept.entries) == 1
+    again, world = run_of(kept, live=False), World({}, {})
+    assert [await write(again, world) for _ in range(3)] == [{}, "files_full", {}]
+    assert world.looked == 2
+
+
+async def test_a_sensitive_value_in_a_question_is_known_by_its_value():
+    one, other = (f"vault://ref/{letter * 16}" for letter in "ab")
+    kept = MemoryRecorder()
+    await ask(run_of(kept, gate=Kept({"anna": one})), World("of anna"), query="anna")
+    assert "anna" not in str(kept.entries[0].entry.payload["arguments"])
+    again = Kept({"anna": other})
+    again._earlier = {"a" * 16: "anna"}
+    assert await ask(run_of(kept, live=False, gate=again), World("now"), query="anna") == "of anna"
+    another = Kept({"bert": other})
+    another._earlier = {"a" * 16: "anna"}
+    assert await ask(run_of(kept, live=False, gate=another), World("now"), query="bert") == "now"
+
+
+async def test_what_a_dry_run_has_looked_up_is_looked_up_anew():
+    kept = MemoryRecorder()
+    kept.post(Entry("start", "x", {"code": "1", "code_sha256": "", "servers": None, "timeout": None, "dry_run": True}))
+    await ask(run_of(kept), World("then"), query="a")
+    assert len(CallHistory(kept.entries).lookups) == 1
+    kept.post(to_entry(Resumption(recovered=True), "x"))
+    assert CallHistory(kept.entries).lookups == []
+
+
+async def test_a_lookup_is_no_call():
+    kept = MemoryRecorder()
+    await ask(run_of(kept), World("then"), query="a")
+    history = CallHistory(kept.entries)
+    assert (history.calls, history.answers) == ({}, 0)
+
+
+async def test_people_see_a_lookup_as_a_request_of_the_bridge_with_its_answer():
+    kept = MemoryRecorder()
+    await ask(run_of(kept), World({"matches": []}), query="a")
+    (row,) = timeline(kept.entries)
+    assert (row.kind, row.what, row.given, row.value) == ("request", "catalog.search", {"query": "a"}, {"matches": []})
+    assert totals([row]).calls == 0
