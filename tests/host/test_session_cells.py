@@ -298,9 +298,9 @@ async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sand
 
 async def test_a_resource_lists_the_sessions_there_are(sandboxes):
     async with sandboxes.open() as bridge:
-        assert "sessions://all" not in [str(row.uri) for row in await resources.listed(bridge)]
+        assert "sessions://all" not in [str(row.uri) for row in (await resources.listed(bridge)).resources]
         await bridge.run("x = 1", session="s")
-        assert "sessions://all" in [str(row.uri) for row in await resources.listed(bridge)]
+        assert "sessions://all" in [str(row.uri) for row in (await resources.listed(bridge)).resources]
         (row,) = json.loads((await resources.read(bridge, "sessions://all")).text)["sessions"]
         assert (row["name"], row["cells"], row["state"]) == ("s", 1, "ready")
 
