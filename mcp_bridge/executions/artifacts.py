@@ -51,6 +51,7 @@ MAX_POSITION = 1 << 62
 """Largest position in a file that every system accepts."""
 
 MAX_ARTIFACTS_LISTED = 100
+"""On one page of a list."""
 
 MAX_HASHED_BYTES = 256 << 20
 """Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed yet."""
@@ -83,6 +84,34 @@ def is_kept(name: str) -> bool:
         case ["memory-of", principal, file]:
             return bool(PRINCIPAL_NAME.fullmatch(principal) and _MEMORY.fullmatch(file))
     return False
+
+
+class Place(NamedTuple):
+    """Where an artifact is in the list of all, which has the newest first. No two have the same.
+
+    Attributes:
+        modified: When it was kept, in seconds since 1970.
+        uri: Its URI.
+    """
+
+    modified: float
+    uri: str
+
+
+class FoundArtifact(NamedTuple):
+    """An artifact that was found.
+
+    Attributes:
+        place: Its place.
+        size: Bytes.
+        identity: What a change of the file changes.
+        path: The file.
+    """
+
+    place: Place
+    size: int
+    identity: tuple[int, ...]
+    path: Path
 
 
 class StoredArtifact(NamedTuple):
@@ -223,35 +252,58 @@ class Files:
                 return part, start + taken if taken < len(data) else None
         raise unknown_output(execution, name)
 
-    def executions(self) -> list[str]:
-        """The executions that have artifacts, the one whose folder has changed last first."""
+    def executions(self) -> list[tuple[float, str]]:
+        """The executions that have artifacts, with when their folder has changed; the one that has last, first."""
         folders = [folder for folder in self._root.glob("*") if _EXECUTION.fullmatch(folder.name)]
-        return [folder.name for folder in sorted(folders, key=_changed, reverse=True)]
+        return sorted(((_changed(folder), folder.name) for folder in folders), reverse=True)
 
-    def artifacts(self, executions: Iterable[str]) -> list[StoredArtifact]:
-        """Executions' newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
-        rows: list[tuple[float, str, int, tuple[int, ...], Path]] = []
-        for execution in executions:
-            # Another bridge may remove it meanwhile.
-            with suppress(OSError):
-                for path in (self._root / execution).iterdir():
-                    if _valid_name(path.name):
-                        status = path.stat()
-                        uri = artifact_uri(execution, path.name)
-                        rows.append((status.st_mtime, uri, status.st_size, _identity(status), path))
-        found, room = [], MAX_HASHED_BYTES
-        for modified, uri, size, identity, path in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows):
+    def newest(
+        self, executions: Iterable[tuple[float, str]], after: Place | None, known: list[FoundArtifact]
+    ) -> tuple[list[FoundArtifact], bool]:
+        """The newest artifacts of executions and of those that are known already, newest first.
+
+        Args:
+            executions: As `executions` has them.
+            after: Only artifacts behind this place.
+            known: Of executions that come before.
+
+        Returns:
+            One more than MAX_ARTIFACTS_LISTED at most; and whether no later execution has a newer one.
+        """
+        for changed, execution in executions:
+            # What a folder has is no newer than its last change.
+            if len(known) > MAX_ARTIFACTS_LISTED and known[-1].place.modified > changed:
+                return known, True
+            known = heapq.nlargest(MAX_ARTIFACTS_LISTED + 1, [*known, *self._found(execution, after)])
+        return known, False
+
+    def _found(self, execution: str, after: Place | None) -> list[FoundArtifact]:
+        rows: list[FoundArtifact] = []
+        # Another bridge may remove it meanwhile.
+        with suppress(OSError):
+            for path in (self._root / execution).iterdir():
+                if _valid_name(path.name):
+                    status = path.stat()
+                    place = Place(status.st_mtime, artifact_uri(execution, path.name))
+                    if after is None or place < after:
+                        rows.append(FoundArtifact(place, status.st_size, _identity(status), path))
+        return rows
+
+    def hashed(self, found: Iterable[FoundArtifact]) -> list[StoredArtifact]:
+        """Artifacts with their hashes."""
+        rows, room = [], MAX_HASHED_BYTES
+        for (modified, uri), size, identity, path in found:
             key = uri, identity
             if (known := self._digests.pop(key, None)) is None:
                 room -= size
                 known = _digest(path) if room >= 0 else None
             if known is not None:
                 self._digests[key] = known
-            found.append(StoredArtifact(uri, size, modified, known))
+            rows.append(StoredArtifact(uri, size, modified, known))
         while len(self._digests) > MAX_DIGESTS:
             with suppress(KeyError):
                 self._digests.popitem(last=False)
-        return found
+        return rows
 
     def full(self) -> BridgeError:
         """The error for a file that exceeds the limit."""

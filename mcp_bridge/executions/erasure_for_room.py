@@ -51,38 +51,51 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
     if config.keep_payloads_days == "forever" or most is None:
         return
     cells: SessionCells | None = SessionCells(database, most=SESSIONS_SHARE * most)
+    spared: set[str] = set()
     while (await database.measure()).used > ENOUGH * most:
-        if await _erase_some(database, files, most // LARGE_SHARE, cells):
+        if await _erase_some(database, files, most // LARGE_SHARE, cells, spared):
             continue
         if cells is None:
             break
         cells = None
 
 
-async def _erase_some(database: Database, files: Files, large: int, cells: SessionCells | None) -> bool:
-    """Erase a large execution, or some of those that ended first; whether there were any that may be erased."""
-    kept: set[str] = set()
+async def _erase_some(
+    database: Database, files: Files, large: int, cells: SessionCells | None, spared: set[str]
+) -> bool:
+    """Erase a large execution, or some of those that ended first; False if there are none left.
+
+    Args:
+        database: The ledger.
+        files: The store of artifacts and outputs.
+        large: From how many bytes on one is large.
+        cells: Those that are kept; None for none.
+        spared: Those that were found to be needed, which are added here.
+    """
+    kept = set(spared)
     if cells is not None:
         await cells.read()
-        kept = await database.run_read(cells.kept)
+        kept |= await database.run_read(cells.kept)
     chosen = await retention.candidates_for_room(database, large, kept)
     if not chosen:
         return False
     erased = await execution_erasure.erase_ended(
         database, chosen, by="max_size", under_way=under_way(database), cells=cells
     )
+    if not erased.executions:
+        spared.update(chosen)
+        return True
     try:
         await finish(database, files, START_SECONDS)
     except BridgeError as exc:
         # The execution is erased. A reader prevents the completion, which the next erasure repeats.
         logger.warning("%s", exc)
-    if erased.executions:
-        logger.warning(
-            "the ledger is nearly full: erased the payloads of %d executions that had ended%s",
-            len(erased.executions),
-            "" if cells else ", also of cells that sessions are rebuilt from",
-        )
-    return bool(erased.executions)
+    logger.warning(
+        "the ledger is nearly full: erased the payloads of %d executions that had ended%s",
+        len(erased.executions),
+        "" if cells else ", also of cells that sessions are rebuilt from",
+    )
+    return True
 
 
 async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:

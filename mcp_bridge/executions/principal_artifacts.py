@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.executions.artifacts import MAX_ARTIFACTS_LISTED, unknown_artifact, unknown_output
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -11,11 +11,23 @@ from mcp_bridge.offload import on_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.executions.artifacts import Files, StoredArtifact
+    from mcp_bridge.executions.artifacts import Files, FoundArtifact, Place, StoredArtifact
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 _BATCH = 500
 """Executions whose owners are looked up together."""
+
+
+class ArtifactPage(NamedTuple):
+    """A part of the list of artifacts.
+
+    Attributes:
+        rows: The artifacts, newest first.
+        last: The place of the last of them if more follow; else None.
+    """
+
+    rows: list[StoredArtifact]
+    last: Place | None
 
 
 class OwnFiles:
@@ -32,15 +44,24 @@ class OwnFiles:
         self._store = store
         self._principal = principal
 
-    async def artifacts(self) -> list[StoredArtifact]:
-        """As `Files.artifacts`, of the principal's newest executions."""
-        found: list[str] = []
+    async def artifacts(self, after: Place | None = None) -> ArtifactPage:
+        """A page of the principal's artifacts, newest first.
+
+        Args:
+            after: The place of the last one of the page before; None for the first page.
+        """
+        found: list[FoundArtifact] = []
         executions = await on_thread(self._files.executions)
         for start in range(0, len(executions), _BATCH):
-            found += await self._own(executions[start : start + _BATCH])
-            if len(found) >= MAX_ARTIFACTS_LISTED:
+            batch = executions[start : start + _BATCH]
+            own = set(await self._own([execution for _, execution in batch]))
+            of_them = [row for row in batch if row[1] in own]
+            found, is_complete = await on_thread(self._files.newest, of_them, after, found)
+            if is_complete:
                 break
-        return await on_thread(self._files.artifacts, found[:MAX_ARTIFACTS_LISTED])
+        rows = await on_thread(self._files.hashed, found[:MAX_ARTIFACTS_LISTED])
+        has_more = len(found) > MAX_ARTIFACTS_LISTED
+        return ArtifactPage(rows, found[MAX_ARTIFACTS_LISTED - 1].place if has_more else None)
 
     async def read(self, uri: str) -> bytes:
         """As `Files.read`."""

@@ -120,6 +120,20 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     return mcp_server(_OpenBridge(bridge), anyio.Event(), programs=programs)
 
 
+async def _listed_resources(bridge: Bridge, cursor: str | None) -> types.ListResourcesResult:
+    """A page of the resources.
+
+    Raises:
+        MCPError: The cursor isn't one.
+    """
+    from mcp_bridge.server import resources  # noqa: PLC0415  (many clients list none)
+
+    try:
+        return await resources.listed(bridge, cursor)
+    except BridgeError as exc:
+        raise MCPError(types.INVALID_PARAMS, str(exc), {"code": exc.code}) from None
+
+
 def mcp_server(
     supervisor: BridgeSupervisor | _OpenBridge,
     begun: anyio.Event,
@@ -183,16 +197,14 @@ def mcp_server(
         return types.ReadResourceResult(contents=[contents])
 
     async def list_resources(
-        ctx: ServerRequestContext[dict[str, Any]], _: types.PaginatedRequestParams | None
+        ctx: ServerRequestContext[dict[str, Any]], params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        from mcp_bridge.server import resources  # noqa: PLC0415
-
         try:
             bridge = await _bridge_of(supervisor, ctx)
         except BridgeError:
             # Not an error: when listing resources fails, Claude Code ignores the server's tools as well.
             return types.ListResourcesResult(resources=[])
-        return types.ListResourcesResult(resources=await resources.listed(bridge))
+        return await _listed_resources(bridge, None if params is None else params.cursor)
 
     async def list_templates(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None

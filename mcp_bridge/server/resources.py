@@ -13,7 +13,8 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
-from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME, Place
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.language.program_schema import json_schema
 from mcp_bridge.offload import on_thread
@@ -41,11 +42,54 @@ NEXT_CHARS = 100
 """Space for the line that names the next part."""
 
 
-async def listed(bridge: Bridge) -> list[types.Resource]:
-    """The schema, the list of sessions if there are any, the programs, and the newest artifacts.
+async def listed(bridge: Bridge, cursor: str | None = None) -> types.ListResourcesResult:
+    """A page of the resources: the schema, the list of sessions if there are any, the programs, and artifacts.
 
-    Traces and outputs aren't listed: the answers that refer to them contain their URIs.
+    The first page has all but artifacts whole, and the newest of these. Further ones, as a client asks for them by the
+    cursor, go on with older artifacts; what is kept meanwhile is on none of them. Traces and outputs aren't listed: the
+    answers that refer to them contain their URIs.
+
+    Args:
+        bridge: What a principal has.
+        cursor: The `nextCursor` of the page before.
+
+    Raises:
+        BridgeError: `bad_argument`: the cursor isn't one.
     """
+    page = await bridge.own_files.artifacts(None if cursor is None else _place(cursor))
+    keep_days = bridge.settings.ledger.keep_files_days
+    return types.ListResourcesResult(
+        resources=[
+            *(await _first(bridge) if cursor is None else ()),
+            *(_artifact_resource(stored, keep_days) for stored in page.rows),
+        ],
+        next_cursor=None if page.last is None else _cursor(page.last),
+    )
+
+
+def _cursor(place: Place) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode("ascii")
+
+
+def _place(cursor: str) -> Place:
+    """The place that a cursor stands for.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    try:
+        match json.loads(base64.b64decode(cursor.encode("ascii"), b"-_", validate=True)):
+            case [int() | float() as modified, str(uri)] if not isinstance(modified, bool):
+                return Place(modified, uri)
+    except (ValueError, RecursionError):
+        pass
+    raise BridgeError(
+        "bad_argument", f"{cursor!r:.100} is no cursor of this list.", hint="Ask for the first page, without a cursor."
+    )
+
+
+async def _first(bridge: Bridge) -> list[types.Resource]:
+    """What comes before the artifacts."""
     schema = types.Resource(
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
     )
@@ -65,10 +109,6 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
                 mime_type=JSON,
             )
             for row in rows
-        ),
-        *(
-            _artifact_resource(stored, bridge.settings.ledger.keep_files_days)
-            for stored in await bridge.own_files.artifacts()
         ),
     ]
 

@@ -36,7 +36,11 @@ raise ValueError("an error keeps what is there")
             "plots__deep__p.txt": digest(b"x" * 2_000_000),
             "page.html": digest(b"<p>"),
         }
-        listed = {row.name: row for row in await resources.listed(bridge) if str(row.uri).startswith("artifact://")}
+        listed = {
+            row.name: row
+            for row in (await resources.listed(bridge)).resources
+            if str(row.uri).startswith("artifact://")
+        }
         assert {name: (row.mime_type, row.size) for name, row in listed.items()} == {
             "report.csv": ("text/csv", 4),
             "plots__deep__p.txt": ("text/plain", 2_000_000),
@@ -56,7 +60,7 @@ async def test_artifacts_are_listed_that_are_kept_for_longer_than_dates_go(sandb
         await bridge.run(
             'import os\nos.makedirs("/workspace/out", exist_ok=True)\nopen("/workspace/out/a.txt", "w").write("a")'
         )
-        [row] = [row for row in await resources.listed(bridge) if row.name == "a.txt"]
+        [row] = [row for row in (await resources.listed(bridge)).resources if row.name == "a.txt"]
         assert resources.EXPIRES_META not in row.meta
         assert resources.SHA256_META in row.meta
 

@@ -50,7 +50,7 @@ async def refused(work):
 
 
 async def listed(view):
-    return {str(row.uri): row.description for row in await resources.listed(view)}
+    return {str(row.uri): row.description for row in (await resources.listed(view)).resources}
 
 
 async def test_a_view_is_one_object_a_principal_and_shares_what_serves_all(sandboxes):

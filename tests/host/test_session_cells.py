@@ -20,11 +20,12 @@ from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sessions import session_sandbox
 from mcp_bridge.host.sessions.live_sessions import SessionKey
-from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
+from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames, _Spending
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
+from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import MAX_FRAME_BYTES, LineDecoder
 
@@ -286,6 +287,21 @@ async def test_what_a_cell_has_left_running_computes_for_a_bounded_time(bilingua
         assert any("idle_processor_seconds" in notice for notice in record.notices)
 
 
+def beat(processor):
+    return jsonrpc.encode(messages.notification(messages.InitBeat(-1, processor)))
+
+
+async def test_what_was_used_before_the_first_report_does_not_count_and_a_false_one_hides_nothing():
+    scope = anyio.CancelScope()
+    spending = _Spending(5.0, scope)
+    spending.feed(beat(1e9) + b"no report\n" + beat(100.0)[:20])
+    spending.feed(beat(100.0)[20:] + beat(105.0))
+    assert not spending.is_over
+    spending.feed(beat(0.0)[:-1] + b"x" * 2_000_000)
+    spending.feed(b"\n" + beat(105.5))
+    assert (spending.is_over, scope.cancel_called) == (True, True)
+
+
 async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sandboxes):
     async with sandboxes.open(sessions=SessionSettings(max_idle=2)) as bridge:
         for name in "abc":
@@ -298,9 +314,9 @@ async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sand
 
 async def test_a_resource_lists_the_sessions_there_are(sandboxes):
     async with sandboxes.open() as bridge:
-        assert "sessions://all" not in [str(row.uri) for row in await resources.listed(bridge)]
+        assert "sessions://all" not in [str(row.uri) for row in (await resources.listed(bridge)).resources]
         await bridge.run("x = 1", session="s")
-        assert "sessions://all" in [str(row.uri) for row in await resources.listed(bridge)]
+        assert "sessions://all" in [str(row.uri) for row in (await resources.listed(bridge)).resources]
         (row,) = json.loads((await resources.read(bridge, "sessions://all")).text)["sessions"]
         assert (row["name"], row["cells"], row["state"]) == ("s", 1, "ready")
 

@@ -103,4 +103,4 @@ async def test_no_marker_of_one_principal_is_seen_by_another(sandboxes):
                 for uri in (f"trace://{execution}", f"artifact://{execution}/a.txt"):
                     with pytest.raises(BridgeError, match="There is no"):
                         await resources.read(stranger, uri)
-        assert json.dumps([str(row.uri) for row in await resources.listed(stranger)]).count("://") == 1
+        assert json.dumps([str(row.uri) for row in (await resources.listed(stranger)).resources]).count("://") == 1

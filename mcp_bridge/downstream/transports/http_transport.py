@@ -623,7 +623,10 @@ class HttpTransport:
                                 wait = _wait_asked_for(event.retry, _RESUME_WAIT)
                             if event.event == "message" and event.data:
                                 await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
-                    elif not has_opened and response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *GATEWAY_STATUSES}:
+                    elif not has_opened and response.status_code not in {
+                        HTTPStatus.TOO_MANY_REQUESTS,
+                        *GATEWAY_STATUSES,
+                    }:
                         # It has none.
                         return
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):

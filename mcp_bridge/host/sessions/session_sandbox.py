@@ -236,16 +236,16 @@ class _Spending:
         self._most = most
         self._scope = scope
         self._reader = ReportReader()
-        self._first: float | None = None
-        """The first report: what was used before may be the cell's."""
+        self._least: float | None = None
+        """The first report's, as what was used before may be the cell's. What writes others there can only lower it."""
         self.is_over = False
 
     def feed(self, chunk: bytes) -> None:
         """Read reports."""
         for report, _ in self._reader.feed(chunk):
             if isinstance(report, messages.InitBeat):
-                self._first = report.processor if self._first is None else self._first
-                if report.processor - self._first > self._most:
+                self._least = report.processor if self._least is None else min(self._least, report.processor)
+                if report.processor - self._least > self._most:
                     self.is_over = True
                     self._scope.cancel()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import OUTPUT_SCHEME
 from mcp_bridge.server.answers.decoded_output import Printed
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class KeptOutputs:
                 data = whole.data if isinstance(whole, Printed) else whole.encode("utf-8", "backslashreplace")
                 self._files.save_output(self._execution, name + ".txt", data)
                 named = "" if name == "stdout" else f", {name!r}"
-                self._notes[name] = f"; runtime.output({self._execution!r}{named}) has all of it"
+                uri = f"{OUTPUT_SCHEME}://{self._execution}/{name}"
+                self._notes[name] = f"; runtime.output({self._execution!r}{named}) has all of it, or {uri}"
             except (BridgeError, OSError):
                 self._notes[name] = ""
         return self._notes[name]

@@ -111,7 +111,8 @@ class Answer:
         record = self._record
         rows = _fitting([_artifact(row) for row in record.artifacts[:MAX_ARTIFACTS_SHOWN]], limit // 8)
         if len(rows) < len(record.artifacts):
-            rows.append(f"[… {len(record.artifacts) - len(rows)} more artifacts]")
+            more = len(record.artifacts) - len(rows)
+            rows.append(f"[… {more} more artifacts; the list of resources has artifact://{record.execution}/NAME]")
         error = self._cut("error", min(MAX_ERROR_CHARS, limit * 3 // 8))
         notices = cut("\n".join(f"[{notice}]" for notice in self._notices), limit // 8)
         last = [error, *rows, notices]

@@ -504,7 +504,7 @@ artifact("/tmp/f")
         assert "dry run: 1 artifacts were not kept" in dry.notices
         assert dry.artifacts == []
         assert printed(await bridge.run("print(list(await runtime.list_memories()))")) == "['old']\n"
-        assert await bridge.own_files.artifacts() == []
+        assert (await bridge.own_files.artifacts()).rows == []
 
 
 REFUSED = (

@@ -160,6 +160,19 @@ async def test_sessions_that_fill_the_ledger_are_kept_in_part_those_used_last_fi
         assert (await database.measure()).used < 0.9 * 8 * MEBIBYTE
 
 
+async def test_what_a_suspended_execution_needs_does_not_keep_room_from_being_made_of_others(tmp_path):
+    async with Database(tmp_path / FILE_NAME, quota=Quota(max_bytes=8 * MEBIBYTE)) as database:
+        cells, writer = Cells(database), Writer(database)
+        await cells.script("needed", 3 * MEBIBYTE)
+        await cells.script("holder", waits=True)
+        await writer.hold("holder", execution="needed")
+        await cells.cell("a", "a1", MEBIBYTE)
+        for number in range(3):
+            await cells.script(f"s{number}", MEBIBYTE)
+        assert {"needed", "holder", "a1"} <= await made_room(database, tmp_path, 8)
+        assert (await database.measure()).used < 7 * MEBIBYTE
+
+
 async def test_where_there_is_nothing_else_room_is_made_of_sessions(tmp_path, caplog):
     async with Database(tmp_path / FILE_NAME, quota=Quota(max_bytes=8 * MEBIBYTE)) as database:
         cells = Cells(database)

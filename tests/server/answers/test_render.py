@@ -102,7 +102,7 @@ def test_of_many_artifacts_the_first_are_listed_and_the_others_counted(tmp_path,
     assert "file19.bin" in shown
     assert "file20.bin" not in shown
     if form == "compact":
-        assert shown.endswith("\n[… 980 more artifacts]")
+        assert shown.endswith(f"\n[… 980 more artifacts; the list of resources has artifact://{EXECUTION}/NAME]")
     else:
         assert read_back(shown)["more_artifacts"] == 980
 
@@ -145,7 +145,8 @@ def test_output_within_the_limit_is_whole_in_the_record_and_longer_output_says_h
     assert made["stdout"] == "a" * 2000
     for name in ("stderr", "value"):
         assert len(made[name]) <= 1000
-        assert f"; runtime.output({EXECUTION!r}, {name!r}) has all of it …]" in made[name]
+        told = f"; runtime.output({EXECUTION!r}, {name!r}) has all of it, or output://{EXECUTION}/{name} …]"
+        assert told in made[name]
         assert Files(tmp_path).read_output(EXECUTION, name, 0, 9999) == (
             {"stderr": "b", "value": "c"}[name] * 2001,
             None,
@@ -201,6 +202,9 @@ class Bridge:
 
     async def listed(self, _principal=None):
         return []
+
+    async def are_there(self):
+        return False
 
     async def run(self, *_arguments, **_options):
         return self.record
@@ -298,7 +302,8 @@ async def test_displayed_texts_are_within_the_limit_together(tmp_path):
     record = ExecutionRecord(EXECUTION, displays=[{"image/svg+xml": "<svg>" + "x" * 900}] * 100)
     result = await called(record, tmp_path, max_output_chars=2000)
     assert sum(len(block.text) for block in result.content) <= 2000
-    last = f"more texts displayed; runtime.output({EXECUTION!r}, 'displays') has all of it …]"
+    where = f"runtime.output({EXECUTION!r}, 'displays') has all of it, or output://{EXECUTION}/displays"
+    last = f"more texts displayed; {where} …]"
     assert result.content[-1].text.endswith(last)
     assert result.content[0].text.startswith("<svg>xxx")
     whole, _ = Files(tmp_path).read_output(EXECUTION, "displays", 0, 1_000_000)
@@ -353,10 +358,40 @@ async def test_of_many_artifacts_the_newest_are_listed(tmp_path):
         for path in (Path(row["path"]), Path(row["path"]).parent):
             os.utime(path, (1000 + number, 1000 + number))
     async with Client(build_server(bridge)) as client:
-        listed = [str(row.uri) for row in (await client.list_resources()).resources]
+        first = await client.list_resources()
+        # What is kept meanwhile moves nothing.
+        ArtifactWriter(bridge.files, f"{999:016x}", 100).write("a.txt", b"1", first=True, last=True)
+        second = await client.list_resources(cursor=first.next_cursor)
+        for cursor in ("", "x", "W10=", "WzEsMl0=", "W251bGwsImEiXQ==", "é", "[1]", "a" * 9999):
+            with pytest.raises(MCPError) as caught:
+                await client.list_resources(cursor=cursor)
+            assert caught.value.code == types.INVALID_PARAMS
+    listed = [str(row.uri) for row in first.resources]
+    assert "program-schema://v1" in listed
     assert [uri for uri in listed if uri.startswith("artifact://")] == [
         f"artifact://{number:016x}/a.txt" for number in range(149, 49, -1)
     ]
+    assert [str(row.uri) for row in second.resources] == [
+        f"artifact://{number:016x}/a.txt" for number in range(49, -1, -1)
+    ]
+    assert second.next_cursor is None
+
+
+@pytest.mark.parametrize("count", [100, 101, 1000])
+async def test_all_artifacts_of_a_run_are_found_page_by_page_each_once(tmp_path, count):
+    bridge = Bridge(None, tmp_path)
+    for number in range(count):
+        writer = ArtifactWriter(bridge.files, EXECUTION, 1 << 20)
+        # Many have the same time.
+        os.utime(writer.write(f"{number}.txt", b"1", first=True, last=True)["path"], (1000, 1000))
+    found, pages, cursor = [], 0, None
+    async with Client(build_server(bridge)) as client:
+        while pages == 0 or cursor is not None:
+            page = await client.list_resources(cursor=cursor)
+            found += [row.name for row in page.resources if str(row.uri).startswith("artifact://")]
+            pages, cursor = pages + 1, page.next_cursor
+    assert sorted(found) == sorted(f"{number}.txt" for number in range(count))
+    assert pages == -(-count // 100)
 
 
 async def test_a_cut_output_is_read_part_by_part_as_a_resource(tmp_path):
