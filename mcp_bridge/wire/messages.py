@@ -69,8 +69,9 @@ class ExecutionStart(NamedTuple):
 
     With `has_inputs`, there are files that the operator hands in.
 
-    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
-    says that calls may be listed, and not made.
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
+
+    `is_dry` says that calls may be listed, and not made.
     """
 
     execution: str
