@@ -84,7 +84,8 @@ class ExecutionEnvironment:
         """The callbacks around the code."""
         self.shower.max_value = self.start.max_value_bytes
         unawaited = self.calls.unawaited
-        return runner.Hooks(self._show, unawaited.check_awaited, unawaited.report_unfinished, self._advise, _repair)
+        hooks = runner.Hooks(self._show, unawaited.check_awaited, unawaited.report_unfinished, self._advise, _repair)
+        return hooks._replace(rewrite=_rewrite) if self.start.is_dry else hooks
 
     def _show(self, value: Any) -> str | None:
         return self.shower.show(None if isinstance(value, runtime.Nothing) else value)
@@ -123,3 +124,10 @@ def _repair(code: str, exc: SyntaxError) -> Any:
     from mcp_bridge.guest.advice.code_repair import repaired
 
     return repaired(code, exc)
+
+
+def _rewrite(tree: Any) -> None:
+    # Imported late, with a part of the library: few runs are dry.
+    from mcp_bridge.guest.values.dry_run_source import rewrite
+
+    rewrite(tree)

@@ -82,6 +82,10 @@ class StepView:
         return _short(f"{self.id} {self.status}{shown}{why}")
 
 
+ATTRIBUTES = ("trace_id", "program", "status", "output", "error", "code", "steps", "waiting", "ok")
+"""Of a trace."""
+
+
 class Trace:
     """How a program ended, or where it is suspended: `.status .output .error .code .trace_id .steps .waiting`.
 
@@ -216,7 +220,7 @@ def _planned(number: int) -> Any:
     """What stands for the trace of a program that a dry run has listed."""
     from mcp_bridge.guest.values.planned_values import Planned
 
-    return Planned(number)
+    return Planned(number, ATTRIBUTES)
 
 
 def drive(channel: Channel, started: dict[str, Any]) -> Any:

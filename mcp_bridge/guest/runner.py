@@ -74,13 +74,19 @@ def is_script(filename: str) -> bool:
     return filename == FILENAME or filename.startswith(CELL_PREFIX)
 
 
-def compile_script(code: str, repair: Callable[[str, SyntaxError], Any], filename: str = FILENAME) -> types.CodeType:
+def compile_script(
+    code: str,
+    repair: Callable[[str, SyntaxError], Any],
+    filename: str = FILENAME,
+    rewrite: Callable[[Any], None] | None = None,
+) -> types.CodeType:
     """Compile with top-level await; the last expression's value is assigned to VALUE_NAME.
 
     Args:
         code: The script's text.
         repair: As `Hooks.repair`.
         filename: As `Source`.
+        rewrite: As `Hooks.rewrite`.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile`.
@@ -92,6 +98,8 @@ def compile_script(code: str, repair: Callable[[str, SyntaxError], Any], filenam
         tree = repair(code, exc)
         if tree is None:
             raise
+    if rewrite is not None:
+        rewrite(tree)
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = tree.body[-1]
         place: Any = {
@@ -126,6 +134,7 @@ class Hooks(NamedTuple):
         advise: Called with an exception of the script, to add notes to it.
         repair: Called with code that doesn't compile, and the error. Returns the syntax tree of the code that was
             meant, if that is plain (code in a fence, or indented as a whole), or None.
+        rewrite: Called with the syntax tree, which it may change; None where nobody does.
     """
 
     show: Callable[[Any], str | None]
@@ -133,6 +142,7 @@ class Hooks(NamedTuple):
     left: Callable[[set[Any]], None]
     advise: Callable[[BaseException], None]
     repair: Callable[[str, SyntaxError], Any]
+    rewrite: Callable[[Any], None] | None = None
 
 
 def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
@@ -147,7 +157,7 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     home = os.getpid()
 
     def work() -> None:
-        _execute(compile_script(source.code, hooks.repair), module.__dict__, hooks.left)
+        _execute(compile_script(source.code, hooks.repair, rewrite=hooks.rewrite), module.__dict__, hooks.left)
 
     outcome = guarded(work, hooks.advise)
     if os.getpid() != home:

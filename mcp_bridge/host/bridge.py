@@ -887,7 +887,7 @@ class Bridge:
         start = messages.ExecutionStart(
             execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
-        if language is not None and job.dry_run:
+        if job.dry_run:
             start = start._replace(is_dry=True)
         if job.cell is not None and not has_record:
             start = start._replace(listings={row["name"]: self.catalog.mark(row["name"]) for row in servers})

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
@@ -350,29 +351,23 @@ async def test_a_node_that_ends_prints_nothing_of_its_own(both):
         assert (await well(cells, "x")).value == "1"
 
 
-HOSTILE = """
-const fs = require("node:fs");
-const send = (message) => fs.writeSync(4, JSON.stringify({ jsonrpc: "2.0", ...message }) + "\\n");
-"""
-
-
-async def test_what_an_earlier_cell_has_left_can_not_answer_for_a_later_one(both):
-    """What is sent between two cells, or before the next has begun, belongs to none."""
+async def test_a_result_that_was_sent_before_its_cell_is_no_cells(both):
+    """What is sent during a cell counts as that one's: `tests/system/test_hostile_cells.py`."""
+    forged = (
+        "{ jsonrpc: '2.0', id: 900, method: 'execution.finish', params: { exit_code: 0, value: 'forged' } }",
+        "{ jsonrpc: '2.0', method: 'execution.begun', params: { execution: '0'.repeat(16) } }",
+    )
+    send = " ".join(f"fs.writeSync(4, JSON.stringify({one}) + String.fromCharCode(10));" for one in forged)
     async with opened(both) as cells:
         await well(
             cells,
-            HOSTILE + "const { Worker } = require('node:worker_threads');\n"
-            "new Worker(`const fs = require('node:fs'); setInterval(() => { for (let n = 0; n < 20; n++) fs.writeSync(4, JSON.stringify("
-            "{ jsonrpc: '2.0', id: 900, method: 'execution.finish', params: { exit_code: 0, value: 'forged' } }) + String.fromCharCode(10)) }, 1)`"
-            ", { eval: true }).unref()\nlet x = 1; x",
+            "const { Worker } = require('node:worker_threads');\n"
+            "new Worker(`const fs = require('node:fs'); setTimeout(() => { for (let n = 0; n < 200; n++) { "
+            f"{send} }} }}, 300)`, {{ eval: true }}).unref()\nlet x = 1; x",
         )
-        # The cell's own code shares its process with that: it may be ended early, and then says what it was told.
-        record = await cells("x")
-        assert record.status in {"success", "protocol_error"}
-        (again,) = [row for row in await cells.bridge.listed_sessions() if row["name"] == "s"]
-        assert again["cells"] == 2
-        other = await well(cells, "1 + 1", session="other")
-        assert other.value == "2"
+        await anyio.sleep(1)
+        assert (await well(cells, "x")).value == "1"
+        assert (await well(cells, "x + 1")).value == "2"
 
 
 async def test_only_the_names_an_earlier_cell_has_left_reach_a_later_one(both):

@@ -15,15 +15,29 @@ function deciding(node) {
     case 'DoWhileStatement':
     case 'ForStatement': return [node.test];
     case 'LogicalExpression': return node.operator === '??' ? [] : [node.left];
-    case 'UnaryExpression': return node.operator === '!' ? [node.argument] : [];
+    case 'UnaryExpression': return ['!', 'typeof'].includes(node.operator) ? [node.argument] : [];
     case 'BinaryExpression': return COMPARING.has(node.operator) ? [node.left, node.right] : [];
     case 'SwitchStatement': return [node.discriminant, ...node.cases.map((one) => one.test)];
     case 'MemberExpression': return node.computed ? [node.property] : [];
+    case 'Property':
+    case 'PropertyDefinition':
+    case 'MethodDefinition': return node.computed ? [node.key] : [];
     default: return [];
   }
 }
 
 const CONSTANT = new Set(['Literal', 'TemplateLiteral', 'PrivateIdentifier', 'FunctionExpression', 'ArrowFunctionExpression']);
+
+const ASSIGNING = new Set(['||=', '&&=']);
+
+// What comes before a value, and what after it.
+function around(node, one) {
+  // A name that nobody has declared has a type, too.
+  if (node.operator === 'typeof' && one.type === 'Identifier') {
+    return [`(typeof ${one.name} === 'undefined' ? void 0 : ${NEED}((`, ')))'];
+  }
+  return [`${NEED}((`, '))'];
+}
 
 // What is put into the text, as `{at, line, column, text}`.
 function needs(tree) {
@@ -33,7 +47,13 @@ function needs(tree) {
     const node = waiting.pop();
     for (const one of deciding(node)) {
       if (one === null || CONSTANT.has(one.type)) continue;
-      found.push({ at: one.start, ...one.loc.start, text: `${NEED}((` }, { at: one.end, ...one.loc.end, text: '))' });
+      const [before, after] = around(node, one);
+      found.push({ at: one.start, ...one.loc.start, text: before }, { at: one.end, ...one.loc.end, text: after });
+    }
+    // What is assigned to can't be wrapped: a variable is looked at before.
+    if (ASSIGNING.has(node.operator) && node.left.type === 'Identifier') {
+      found.push({ at: node.start, ...node.loc.start, text: `${NEED}.after(${NEED}(${node.left.name}), ` });
+      found.push({ at: node.end, ...node.loc.end, text: ')' });
     }
     for (const value of Object.values(node)) {
       for (const one of Array.isArray(value) ? value : [value]) if (typeof one?.type === 'string') waiting.push(one);

@@ -4,6 +4,9 @@
 const util = require('node:util');
 const { PlannedValueError } = require('./errors');
 
+// Symbols by which a value is asked what it is.
+const ASKING = new Set([Symbol.iterator, Symbol.asyncIterator, Symbol.isConcatSpreadable, Symbol.toStringTag]);
+
 const shownOf = new WeakMap();
 
 // What ends the script, whatever would catch an error in it.
@@ -33,7 +36,7 @@ function standIn(shown) {
   const made = new Proxy(target, {
     get(_, name) {
       if (Object.hasOwn(special, name)) return special[name];
-      if (name === Symbol.iterator || name === Symbol.asyncIterator) return need();
+      if (ASKING.has(name)) return need();
       if (typeof name === 'symbol') return undefined;
       if (!parts.has(name)) parts.set(name, standIn(`${shown}[${/^\d+$/.test(name) ? name : `'${name}'`}]`));
       return parts.get(name);
@@ -60,17 +63,53 @@ function need(value) {
   return shown === undefined ? value : needed(shown);
 }
 
-// Functions that would take the text of such a value for the value.
+// A value that is there once another was looked at.
+need.after = (_, value) => value;
+
+// Have a function of Node's look at what decides: `around(original)` gives the one that takes its place.
+function replace(owner, name, around) {
+  const original = owner[name];
+  const made = around(original);
+  Object.defineProperty(made, 'name', { value: name });
+  Object.defineProperty(owner, name, { ...Object.getOwnPropertyDescriptor(owner, name), value: made });
+}
+
+// Functions that would take the text of such a value for the value, or tell what it is without asking it.
 function guard() {
-  for (const [owner, name] of [
-    [globalThis, 'parseInt'], [globalThis, 'parseFloat'], [Number, 'parseInt'], [Number, 'parseFloat'],
-    [JSON, 'parse'], [Array, 'isArray'],
+  const argument = (original) => function (value, ...rest) {
+    return original.call(this, need(value), ...rest);
+  };
+  for (const [owner, ...names] of [
+    [globalThis, 'parseInt', 'parseFloat'], [JSON, 'parse'], [Array, 'isArray'], [Object, 'is', 'getPrototypeOf'],
+    [Number, 'parseInt', 'parseFloat', 'isInteger', 'isSafeInteger', 'isFinite', 'isNaN'],
+    [ArrayBuffer, 'isView'], [Buffer, 'isBuffer'],
+    [Array.prototype, 'includes', 'indexOf', 'lastIndexOf'],
+    [Set.prototype, 'add', 'has', 'delete'], [Map.prototype, 'get', 'set', 'has', 'delete'],
   ]) {
-    const original = owner[name];
-    const guarded = (value, ...rest) => original.call(owner, need(value), ...rest);
-    Object.defineProperty(guarded, 'name', { value: name });
-    owner[name] = guarded;
+    for (const name of names) replace(owner, name, argument);
   }
+  replace(Object, 'is', (original) => (value, other) => original(value, need(other)));
+  // What they are given decides by what it gives: which items there are, and how many.
+  for (const name of ['filter', 'find', 'findIndex', 'findLast', 'findLastIndex', 'some', 'every', 'flatMap']) {
+    replace(Array.prototype, name, (original) => function (callback, ...rest) {
+      if (typeof callback !== 'function') return original.call(this, callback, ...rest);
+      return original.call(this, function (...args) {
+        return need(callback.apply(this, args));
+      }, ...rest);
+    });
+  }
+  // So do these by the items themselves.
+  for (const name of ['flat', 'sort', 'toSorted', 'includes', 'indexOf', 'lastIndexOf']) {
+    replace(Array.prototype, name, (original) => function (...args) {
+      for (const item of this) need(item);
+      return original.apply(this, args);
+    });
+  }
+  globalThis.Boolean = new Proxy(Boolean, {
+    apply: (target, self, args) => target(need(args[0])),
+    construct: (target, args, made) => Reflect.construct(target, [need(args[0])], made),
+  });
+  Boolean.prototype.constructor = globalThis.Boolean;
 }
 
 module.exports = { guard, need, planned, script, textOf };

@@ -1,6 +1,14 @@
 """What a call gives in a dry run that isn't made: a value that stands for its result."""
 
+import sys
+
 from mcp_bridge.wire.annotations import Any
+
+MAY_ASK = ("mcp_bridge.", "logging")
+"""How the names of modules begin that may ask for a stand-in's type: they show it, and take it for what it is."""
+
+MAX_LOOKED = 10_000
+"""The most values of a collection in which a result is looked for."""
 
 
 class PlannedValueError(BaseException):
@@ -19,10 +27,23 @@ class Planned:
     Whatever else needs the value raises `PlannedValueError`.
     """
 
-    __slots__ = ("_shown",)
+    __slots__ = ("_attributes", "_shown")
 
-    def __init__(self, number: int, path: str = "") -> None:
-        self._shown = f"<result of call {number}>{path}"
+    def __init__(self, number: int, attributes: tuple[str, ...] = ()) -> None:
+        self._shown = f"<result of call {number}>"
+        self._attributes = attributes
+        """The names of parts that are the result's attributes, as a trace has them."""
+
+    @property  # type: ignore[misc]  # an object may say which class it is of
+    def __class__(self) -> Any:
+        # `isinstance`, and whatever else asks for the type in this way.
+        frame: Any = sys._getframe(1)  # noqa: SLF001
+        if frame.f_globals.get("__name__") == "abc" and frame.f_back is not None:
+            # An abstract class asks for whoever has called `isinstance`.
+            frame = frame.f_back
+        if not str(frame.f_globals.get("__name__")).startswith(MAY_ASK):
+            _needed(self)
+        return Planned
 
     def __repr__(self) -> str:
         return self._shown
@@ -49,6 +70,8 @@ class Planned:
         if name.startswith("_"):
             # What libraries look for in any value.
             raise AttributeError(name)
+        if name in self._attributes:
+            return self[name]
         raise PlannedValueError(f"{self._shown}.{name}")
 
 
@@ -63,6 +86,35 @@ _NEED_IT = (
 
 def _needed(planned: Any, *_: Any) -> Any:
     raise PlannedValueError(str(planned))
+
+
+def need(value: Any) -> Any:
+    """A value whose identity or type decides what happens next.
+
+    Raises:
+        PlannedValueError: It isn't known.
+    """
+    if type(value) is Planned:
+        _needed(value)
+    return value
+
+
+def need_all(value: Any) -> Any:
+    """A value of which parts decide, too: those in lists, tuples and dicts.
+
+    Raises:
+        PlannedValueError: One of them isn't known.
+    """
+    waiting, looked = [value], 0
+    while waiting and looked < MAX_LOOKED:
+        one = waiting.pop()
+        looked += 1
+        need(one)
+        if issubclass(type(one), (list, tuple)):
+            waiting += one[:MAX_LOOKED]
+        elif issubclass(type(one), dict):
+            waiting += list(one.values())[:MAX_LOOKED]
+    return value
 
 
 for _name in _NEED_IT.split():

@@ -210,6 +210,26 @@ USES = {
         "int(made['what'])",
         "made['what'].upper()",
         "await made",
+        "isinstance(made, str)",
+        "isinstance(made, Exception)",
+        "from collections.abc import Mapping; isinstance(made, Mapping)",
+        "[one for one in [made] if isinstance(one, BaseException)]",
+        "json.loads(made) if isinstance(made, str) else made",
+        "json.loads(made)",
+        "json.dumps([made])",
+        "made is None",
+        "None is not made['what']",
+        "1 is 1 is made",
+        "x = lambda: made.get('a') is not None; x()",
+        "type(made)",
+        "type(made['what']) is str",
+        "callable(made)",
+        "{id(made)}",
+        "match made:\n        case str(): pass\n        case None: pass",
+        "match made['what']:\n        case {'a': 1}: pass",
+        "match (1, [made]):\n        case (1, [None]): pass",
+        "match {'a': made}:\n        case {'a': [one]}: pass",
+        "f()",
     ),
     "javascript": (
         "if (made) 1",
@@ -242,12 +262,42 @@ USES = {
         "await shop.put({ ...made.arguments })",
         "await Promise.all([1].map(async () => made.what && 1))",
         "process.on('uncaughtException', () => {}); if (made) 1",
+        "typeof made === 'string' ? JSON.parse(made) : made",
+        "typeof made.what",
+        "typeof (made)",
+        "Object.is(made, null)",
+        "Object.is(7, made.what)",
+        "[7].includes(made)",
+        "[made, 1].includes(1)",
+        "[7].indexOf(made.what) < 0",
+        "new Set([made])",
+        "new Set().has(made.id)",
+        "new Map([[made.id, 1]])",
+        "new Map().get(made)",
+        "({ [made.id]: 1 })",
+        "const { [made.id]: other } = {}",
+        "Boolean(made)",
+        "[made].filter(Boolean)",
+        "[1].filter(() => made.ok)",
+        "[made].some((one) => one.error)",
+        "[made].every((one) => one.ok)",
+        "[made].find((one) => one.ok)",
+        "[made].flatMap((one) => one.items)",
+        "[made.items].flat()",
+        "[].concat(made.items)",
+        "[made, made].sort()",
+        "Number.isInteger(made.what)",
+        "Number.isNaN(made.what)",
+        "Object.getPrototypeOf(made)",
+        "Object.prototype.toString.call(made)",
+        "let x = made.what; x ||= 1",
+        "let x = made.what\nx &&= 1",
     ),
 }
 
 CAUGHT = {
     "python": (
-        "from mcp.servers import shop\nawait shop.put(what=1)\nmade = await shop.put(what=2)\ntry:\n"
+        "import json\nfrom mcp.servers import shop\ndef f():\n    global made\n    return made is None\nawait shop.put(what=1)\nmade = await shop.put(what=2)\ntry:\n"
         "    USE\nexcept Exception as exc:\n    print('caught', exc)\nawait shop.put(what=3)\n"
     ),
     "javascript": (
@@ -278,6 +328,58 @@ async def test_a_dry_runs_errors_are_where_the_script_has_them(both, tmp_path):
         wet, dry = [await bridge.run(code, language="javascript", dry_run=dry) for dry in (False, True)]
         assert wet.error["line"] == 2
         assert dry.error == wet.error
+
+
+SAME = {
+    "python": (
+        "type('x') is str, type('A', (), {}).__name__, callable(len), id(1) == id(1)",
+        "[None is None, 1 is not None, (x := 3) is None, x]",
+        "class A:\n    __x = None\n    y = __x is None\n[A.y, [n for n in (1, None) if n is not None]]",
+        "match [1, {'a': (2, 'b')}]:\n    case [1, {'a': (int(n), str() as s)}]: x = n, s\nx",
+        "import json\n[json.loads('[1]'), json.dumps({'a': None}), isinstance(1, int), isinstance('', (str, bytes))]",
+        "(await runtime.list_memories()) is None",
+    ),
+    "javascript": (
+        "[typeof nothing, typeof 1, typeof (typeof null), typeof {}.a, typeof Boolean, typeof class {}]",
+        "let x = null; x ||= 1\nlet y = 2\ny &&= x\nx ??= 5; [x, y]",
+        "[true.constructor === Boolean, new Boolean(0) instanceof Boolean, Boolean(''), [0, 1].filter(Boolean)]",
+        "[[1, [2]].flat(), [3, 1, 2].sort(), [1, 2].flatMap((n) => [n, n]), [].concat([1], 2), [1, NaN].includes(NaN)]",
+        "[...new Set([1, 1, 2]), ...new Map([[1, 2]]).get(1) + '', Object.is(NaN, NaN), Number.isInteger(1)]",
+        "const k = 'a'; const { [k]: v } = { [k]: 1, ['b']() {} }; class A { static [k] = 2 } [v, A.a]",
+        "[1, 2].filter((n) => n > 1).some((n) => n === 2)",
+        "[[1].indexOf(1), [3, 4].find((n) => n > 3), Object.getPrototypeOf([]) === Array.prototype, Array.isArray([])]",
+    ),
+}
+
+
+async def test_code_that_has_no_such_result_gives_in_a_dry_run_what_it_gives_otherwise(either):
+    shop = either
+    async with shop.open(ALLOWS, bounded=False) as bridge:
+        for code in SAME[shop.language]:
+            wet, dry = [await bridge.run(code, dry_run=dry, language=shop.language) for dry in (False, True)]
+            assert (wet.status, wet.value) == ("success", dry.value), (code, wet.error, dry.error)
+
+
+SHOWN = {
+    "python": "from mcp.servers import shop\nmade = await shop.put(what=2)\ndisplay(made, [made], {'a': [made]})\n"
+    "display([{'a': made}, {'a': 1}])\nprint([made], (made,), str(made))\nimport asyncio, logging\nlogging.warning('%s', made)\n"
+    "a, b = await asyncio.gather(shop.put(what=made), shop.put(what=[made, {'to': made['a']}]))\n"
+    "async def f():\n    return made\nx = await f()\nx",
+    "javascript": "import { shop } from 'mcp/servers';\nconst made = await shop.put({ what: 2 });\n"
+    "display(made, [made], { a: [made] });\ndisplay([{ a: made }, { a: 1 }]);\nconsole.log([made], `${made}`);\n"
+    "const [a, b] = await Promise.all([shop.put({ what: made }), shop.put({ what: [made, { to: made.a }] })]);\n"
+    "const x = await (async () => made)();\nx",
+}
+
+
+async def test_a_result_that_is_not_there_is_shown_and_handed_on_wherever_it_is(either):
+    shop = either
+    async with shop.open(ALLOWS) as bridge:
+        dry = await shop.run(bridge, SHOWN, dry_run=True)
+        assert dry.value == "<result of call 1>", dry.error
+        assert len(dry.planned) == 3
+        assert dry.planned[2]["arguments"] == {"what": ["<result of call 1>", {"to": "<result of call 1>['a']"}]}
+        assert b"<result of call 1>" in dry.stdout
 
 
 SWITCHED = """
@@ -532,7 +634,7 @@ from mcp.servers import shop
 await shop.put(what="own")
 steps = [{"id": "put", "type": "tool", "tool": "shop.put", "args": {"what": "$what"}}]
 trace = await programs.run({"name": "p", "steps": steps}, {"what": "own"})
-print(trace.output if isinstance(trace, programs.Trace) else trace["output"])
+print(trace.output)
 """,
     "javascript": """
 import { programs } from "mcp";
