@@ -1,7 +1,8 @@
 """An MCP server that lists what a file says, anew each time it starts, and writes down what exactly reaches its tools.
 
 `recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
-answers with its arguments. `relist` announces that the tools have changed.
+answers with its arguments. `relist` announces that the tools have changed; `count` says how often it was called with the
+same arguments.
 """
 
 import json
@@ -34,6 +35,9 @@ for line in sys.stdin:
             file.write(json.dumps({"tool": params["name"], "arguments": params.get("arguments")}) + "\n")
         if params["name"] == "relist":
             send(method="notifications/tools/list_changed")
-        told = json.dumps(params.get("arguments"))
-        body = {"result": {"content": [{"type": "text", "text": told}], "structuredContent": params.get("arguments")}}
+        told = params.get("arguments")
+        if params["name"] == "count":
+            row = {"tool": "count", "arguments": told}
+            told = {"count": sum(json.loads(line) == row for line in calls.read_text().splitlines())}
+        body = {"result": {"content": [{"type": "text", "text": json.dumps(told)}], "structuredContent": told}}
     send(id=message["id"], **body)
