@@ -69,9 +69,9 @@ class ExecutionStart(NamedTuple):
 
     With `has_inputs`, there are files that the operator hands in.
 
-        `listings` has a mark for the tools of each server, as `CatalogTools` gives it: with another one than a cell before
-    has seen, the server lists other tools by now. It is given for a cell that isn't run
-    again: what that one has called is among the tools that it is told of.
+    `listings` has a mark for the tools of each server, as `CatalogTools` gives it: with another one than a cell before
+    has seen, the server lists other tools by now. It is given for a cell that isn't run again: what that one has called
+    is among the tools that it is told of.
 
     `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
 

@@ -21,21 +21,30 @@ pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(900)
 
 RECORDING = Path(__file__).parents[2] / "support" / "servers" / "recording.py"
 SCHEMA = {"type": "object", "properties": {"script": {"type": "integer"}, "x": {}, "y": {}}}
+READS = ("look", "count")
 LISTING = [
-    {"name": name, "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True} if name == "look" else {}}
-    for name in ("look", "put", "drop")
+    {"name": name, "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True} if name in READS else {}}
+    for name in (*READS, "put", "drop")
 ]
 SCRIPTS = 400 if LONG else 50
-"""Under each of two policies."""
+"""Under each of two policies, none under both. Every third one is in JavaScript."""
 
 
 class Writer:
-    """Writes one script; every call of it has the script's number."""
+    """Writes one script; every call of it has the script's number.
+
+    Attributes:
+        differs: Whether its run makes calls that its dry run has not listed, and others not: what it has read is
+            something else by then.
+    """
+
+    language = "python"
 
     def __init__(self, rng, number):
         self._rng = rng
         self._number = number
         self._names = 0
+        self.differs = False
 
     def script(self):
         blocks = "".join(self._block() for _ in range(self._rng.randint(2, 5)))
@@ -43,7 +52,10 @@ class Writer:
 
     def _block(self):
         return self._rng.choice(
-            (self._one, self._one, self._loop, self._gather, self._chain, self._read, self._thread)
+            (
+                *(self._one, self._one, self._loop, self._gather),
+                *(self._chain, self._read, self._thread, self._changed),
+            )
         )()
 
     def _call(self, x, tool=None, module="shop"):
@@ -73,11 +85,74 @@ class Writer:
         name = f"made{self._names}"
         return f"{name} = await {self._call(self._value())}\nawait {self._call(f'''{name}['x']''')}\n"
 
+    def _changed(self):
+        self.differs = True
+        self._names += 1
+        name = f"count{self._names}"
+        other = f"    await {self._call(f'{name}', 'drop')}\nelse:\n    await {self._call('0', 'put')}\n"
+        return (
+            f"{name} = (await shop.count(script={self._number}))['count']\n"
+            f"await {self._call(f'{name}')}\nif {name} % 2:\n{other}"
+        )
+
     def _thread(self):
         calls = ", ".join(
             f"asyncio.to_thread(lambda: {self._call(self._value(), module='blocking')})" for _ in range(2)
         )
         return f"await asyncio.gather({calls})\n"
+
+
+class JavascriptWriter(Writer):
+    """As `Writer`, in JavaScript."""
+
+    language = "javascript"
+
+    def script(self):
+        blocks = "".join(self._block() for _ in range(self._rng.randint(2, 5)))
+        return f'import {{ shop }} from "mcp/servers";\n{blocks}'
+
+    def _call(self, x, tool=None, module="shop"):
+        return f"{module}.{tool or self._rng.choice(('put', 'put', 'drop'))}({{ script: {self._number}, x: {x} }})"
+
+    def _value(self):
+        return json.dumps(self._rng.choice([1, 1, 2, "a", "é\n", None, True, 1.5, [1, {"k": []}], {"n": {"m": "x"}}]))
+
+    def _one(self):
+        return f"await {self._call(self._value())};\n"
+
+    def _loop(self):
+        x = self._rng.choice(("i", "i >> 1", "7"))
+        return f"for (let i = 0; i < {self._rng.randint(1, 4)}; i++) await {self._call(x)};\n"
+
+    def _gather(self):
+        calls = ", ".join(self._call(self._value()) for _ in range(self._rng.randint(2, 5)))
+        return f"await Promise.all([{calls}]);\n"
+
+    def _read(self):
+        self._names += 1
+        name = f"seen{self._names}"
+        return f"const {name} = await {self._call(self._value(), 'look')};\nif (true) await {self._call(name)};\n"
+
+    def _chain(self):
+        self._names += 1
+        name = f"made{self._names}"
+        return f"const {name} = await {self._call(self._value())};\nawait {self._call(f'{name}.x')};\n"
+
+    def _changed(self):
+        self.differs = True
+        self._names += 1
+        name = f"count{self._names}"
+        return (
+            f"const {{ count: {name} }} = await shop.count({{ script: {self._number} }});\nawait {self._call(name)};\n"
+            f"if ({name} % 2) await {self._call(name, 'drop')}; else await {self._call('0', 'put')};\n"
+        )
+
+    def _thread(self):
+        """Calls of two tasks, of which each goes on by itself."""
+        tasks = ", ".join(
+            f"(async () => {{ await {self._call(self._value())}; await {self._call('2')} }})()" for _ in range(2)
+        )
+        return f"await Promise.all([{tasks}]);\n"
 
 
 class Counting:
@@ -95,7 +170,7 @@ class Counting:
         found = Counter()
         for line in self._log.read_text().splitlines():
             call = json.loads(line)
-            if call["tool"] != "look" and call["arguments"].pop("script") == number:
+            if call["tool"] not in READS and call["arguments"].pop("script") == number:
                 found[json.dumps(call, sort_keys=True)] += 1
         return found
 
@@ -121,35 +196,44 @@ async def approve_all(bridge, execution):
 
 
 async def dry_and_then_made(bridge, server, number):
-    """Run a script dry, have what it lists approved, and run it."""
-    code = Writer(random.Random(number), number).script()  # noqa: S311
-    dry = await bridge.run(code, dry_run=True)
+    """Run a script dry, have what it lists approved, and run it. How many calls were made, and whether others than listed."""
+    writer = (JavascriptWriter if number % 3 == 0 else Writer)(random.Random(number), number)  # noqa: S311
+    code, language = writer.script(), writer.language
+    dry = await bridge.run(code, dry_run=True, language=language)
     assert not server.writes(number), code
     if not dry.planned:
         assert dry.status == "success", (code, dry.error)
-        return 0
+        return 0, False
     (asked,) = await approve_all(bridge, dry.execution)
     expected = listed(asked["details"]["calls"])
-    made = await bridge.run(code)
+    made = await bridge.run(code, language=language)
     assert made.execution == dry.execution
     while made.status == "suspended":
-        # It asks about what needed the result of another call; until then nothing is made that wasn't approved.
+        # It asks about what needed the result of another call, or that it hasn't listed; until then nothing is made
+        # that wasn't approved.
         assert not server.writes(number) - expected, code
         expected += listed(await approve_all(bridge, dry.execution))
-        made = await bridge.run(code)
+        made = await bridge.run(code, language=language)
     assert made.status == "success", (code, made.error)
-    assert server.writes(number) == expected, code
+    writes = server.writes(number)
+    if writer.differs:
+        assert not writes - expected, code
+        assert made.calls >= writes.total() > 0, code
+        return writes.total(), writes != expected
+    assert writes == expected, code
     assert expected.total() == len(dry.planned), code
-    return expected.total()
+    return expected.total(), False
 
 
-@pytest.mark.parametrize("preset", ["approve-writes", "open"])
-async def test_of_generated_scripts_no_write_is_made_dry_and_then_those_that_were_approved(tmp_path, sandboxes, preset):
+@pytest.mark.parametrize(("preset", "first"), [("approve-writes", 0), ("open", SCRIPTS)])
+async def test_of_generated_scripts_no_write_is_made_dry_and_then_those_that_were_approved(
+    tmp_path, both, preset, first
+):
     server = Counting(tmp_path)
     tables = {"policy": {"preset": preset, "trust_hints": ["shop"]}}
-    governance = load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
-    numbers, made = iter(range(SCRIPTS)), []
-    async with sandboxes.open(server.spec, governance=governance, bounded=False) as bridge:
+    governance = load_governance(tables, None, tmp_path, both.settings.state_dir)
+    numbers, made = iter(range(first, first + SCRIPTS)), []
+    async with both.open(server.spec, governance=governance, bounded=False) as bridge:
 
         async def work():
             for number in numbers:
@@ -158,4 +242,5 @@ async def test_of_generated_scripts_no_write_is_made_dry_and_then_those_that_wer
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(work)
-    assert sum(made) > 3 * SCRIPTS
+    assert sum(calls for calls, _ in made) > 3 * SCRIPTS
+    assert sum(differed for _, differed in made) > SCRIPTS / 10

@@ -41,8 +41,18 @@ def calls(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shop(sandboxes, calls, tmp_path):
+    return _shop(sandboxes, tmp_path)
+
+
+@pytest.fixture
+def shop_for_both(both, calls, tmp_path):
+    """As `shop`, for scripts in both languages."""
+    return _shop(both, tmp_path)
+
+
+def _shop(sandboxes, folder):
     tables = {"tools": {"modules": ["shop_tools"], "path": [str(Path(__file__).parents[2] / "support")]}}
-    governance = load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
+    governance = load_governance(tables, None, folder, sandboxes.settings.state_dir)
     return lambda: sandboxes.open(governance=governance, bounded=False, pooled=True)
 
 
@@ -372,23 +382,40 @@ async def test_the_search_for_maps_ends_when_it_has_had_its_work(monkeypatch):
     assert made.remarks == ["These calls were too many to look for each map that could be made of them."]
 
 
-@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, SEEDS, 10)], ids=lambda seeds: str(seeds[0]))
+def tens(seeds):
+    return pytest.mark.parametrize(
+        "seeds", [range(at, at + 10) for at in range(0, seeds, 10)], ids=lambda seeds: str(seeds[0])
+    )
+
+
+@tens(SEEDS)
 async def test_a_program_made_from_a_script_makes_the_same_calls(shop, calls, seeds):
     async with shop() as bridge:
         for seed in seeds:
-            code = Written(random.Random(seed)).code  # noqa: S311
-            record = await bridge.run(HEAD + code)
-            assert record.status == "success", (seed, code, record.stderr)
-            by_script = calls()
-            made = await derive(bridge, record.execution)
-            text = yaml_text.dump(made.data, made.remarks)
-            assert yaml_text.load(text) == made.data
-            ran = await bridge.run_program(made.data, {}, None, starter="operator")
-            by_program = calls()
-            assert ran["status"] == "success", (seed, code, text, ran["error"])
-            assert sorted(by_program) == sorted(by_script), (seed, code, text)
-            in_order = [line for line in by_script if json.loads(line)[0] == "send"]
-            assert [line for line in by_program if json.loads(line)[0] == "send"] == in_order, (seed, code, text)
+            await makes_the_same_calls(bridge, calls, Written(random.Random(seed)), seed)  # noqa: S311
+
+
+@tens(SEEDS if LONG else 20)
+async def test_so_does_one_made_from_a_script_in_javascript(shop_for_both, calls, seeds):
+    async with shop_for_both() as bridge:
+        for seed in seeds:
+            await makes_the_same_calls(bridge, calls, WrittenInJavascript(random.Random(seed)), seed)  # noqa: S311
+
+
+async def makes_the_same_calls(bridge, calls, written, seed):
+    code = written.code
+    record = await bridge.run(code, language=written.language)
+    assert record.status == "success", (seed, code, record.stderr)
+    by_script = calls()
+    made = await derive(bridge, record.execution)
+    text = yaml_text.dump(made.data, made.remarks)
+    assert yaml_text.load(text) == made.data
+    ran = await bridge.run_program(made.data, {}, None, starter="operator")
+    by_program = calls()
+    assert ran["status"] == "success", (seed, code, text, ran["error"])
+    assert sorted(by_program) == sorted(by_script), (seed, code, text)
+    in_order = [line for line in by_script if json.loads(line)[0] == "send"]
+    assert [line for line in by_program if json.loads(line)[0] == "send"] == in_order, (seed, code, text)
 
 
 class Written:
@@ -396,6 +423,8 @@ class Written:
 
     Every `send` is made from the main task, so their order is the script's.
     """
+
+    head, language = HEAD, "python"
 
     def __init__(self, rng):
         self._rng = rng
@@ -407,7 +436,7 @@ class Written:
                 f"_{rng.choice(('order', 'orders', 'stock', 'stocks', 'loop', 'history', 'send', 'weigh', 'tasks'))}",
             )()
         self._send()
-        self.code = "".join(self._lines)
+        self.code = self.head + "".join(self._lines)
 
     def _number(self):
         return self._rng.randint(1, 10_000)
@@ -468,4 +497,56 @@ class Written:
             f'async def task(item):\n    left = await local.stock(code=item["code"])\n'
             f"    return await local.stock(code=f\"again-{{left['left']}}\")\n"
             f'await asyncio.gather(*(task(item) for item in {name}["items"]))\n'
+        )
+
+
+class WrittenInJavascript(Written):
+    """As `Written`, in JavaScript."""
+
+    head, language = 'import { local } from "mcp/servers";\n', "javascript"
+
+    def _order(self):
+        self._lines.append(f"const {self._new()} = await local.find_order({{ number: {self._number()} }});\n")
+
+    def _orders(self):
+        numbers = [self._number() for _ in range(self._rng.randint(2, 12))]
+        asked = f"{numbers}.map((number) => local.find_order({{ number }}))"
+        self._lines.append(f"const [{self._new()}] = await Promise.all({asked});\n")
+
+    def _stock(self):
+        self._lines.append(f"await local.stock({{ code: {self._any()}.items[0].code }});\n")
+
+    def _stocks(self):
+        each = f"{self._any()}.items.map((item) => local.stock({{ code: item.code }}))"
+        text = "`${left[0].left} of ${left[1].code}`"
+        self._lines.append(
+            f'{{ const left = await Promise.all({each});\n  await local.send({{ to: "stock", text: {text} }}); }}\n'
+        )
+
+    def _loop(self):
+        self._lines.append(f"for (const item of {self._any()}.items) await local.stock({{ code: item.code }});\n")
+
+    def _history(self):
+        name, at = self._any(), self._rng.randint(0, 1)
+        past = f"JSON.parse(await local.history({{ customer_id: {name}.customer.id }}))"
+        self._lines.append(f"const {self._new()} = await local.find_order({{ number: ({past}).orders[{at}] }});\n")
+
+    def _send(self):
+        name = self._any()
+        self._lines.append(
+            f"await local.send({{ to: {name}.customer.name, text: `${{{name}.total}} $ for ${{{name}.number}}`,\n"
+            f'  about: {{ items: {name}.items, of: [{name}.customer.id, null, "$x"] }} }});\n'
+        )
+
+    def _weigh(self):
+        self._lines.append(
+            f"for (const item of {self._any()}.items) {{\n"
+            "  try { await local.weigh({ code: item.code }); } catch {}\n}\n"
+        )
+
+    def _tasks(self):
+        self._lines.append(
+            f"await Promise.all({self._any()}.items.map(async (item) => {{\n"
+            "  const left = await local.stock({ code: item.code });\n"
+            "  return await local.stock({ code: `again-${left.left}` });\n}));\n"
         )

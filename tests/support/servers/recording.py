@@ -2,7 +2,8 @@
 
 `recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
 answers with its arguments. `relist` announces that the tools have changed; with `tools`, these are listed from then on,
-which is announced unless `silent` is given. It doesn't list what is `null`, and refuses a call with `refuse`.
+which is announced unless `silent` is given. It doesn't list what is `null`, and refuses a call with `refuse`. `count` says
+how often it was called with the same arguments.
 """
 
 import json
@@ -43,8 +44,11 @@ for line in sys.stdin:
             listing.write_text(json.dumps(given["tools"]))
         if params["name"] == "relist" and not given.get("silent"):
             send(method="notifications/tools/list_changed")
-        told = json.dumps(params.get("arguments"))
-        body = {"result": {"content": [{"type": "text", "text": told}], "structuredContent": params.get("arguments")}}
+        told = params.get("arguments")
+        if params["name"] == "count":
+            row = {"tool": "count", "arguments": told}
+            told = {"count": sum(json.loads(line) == row for line in calls.read_text().splitlines())}
+        body = {"result": {"content": [{"type": "text", "text": json.dumps(told)}], "structuredContent": told}}
         if "refuse" in given:
             body = {"error": {"code": -32602, "message": f"Unknown tool: {params['name']}"}}
     send(id=message["id"], **body)
