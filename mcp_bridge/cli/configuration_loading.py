@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
-from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
+from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_line
 from mcp_bridge.http_settings import PORT

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.downstream.configuration import jsonc
-from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
 from mcp_bridge.downstream.configuration.client_entries import CODEX_VARIABLES
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
+from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.workspace.folder_content import (

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.downstream.catalog.aliases import assign, derive
-from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.expansion import expand
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
-from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
+from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
+from mcp_bridge.downstream.configuration.self_reference.command_lines import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.guest.near_names import near

@@ -21,8 +21,8 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
+    from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 
 Table = dict[str, Any]
 

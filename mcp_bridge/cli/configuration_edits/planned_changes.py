@@ -25,8 +25,8 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
-    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
+    from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 
 
 @dataclass(frozen=True, slots=True)

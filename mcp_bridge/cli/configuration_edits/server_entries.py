@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
-from mcp_bridge.downstream.configuration.self_reference import NAMES
+from mcp_bridge.downstream.configuration.self_reference.command_lines import NAMES
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:

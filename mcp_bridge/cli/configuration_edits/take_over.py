@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.cli.configuration_edits.installation_records import Installation
-    from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress
     from mcp_bridge.downstream.configuration.known_clients import Client
+    from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 
 Table = dict[str, Any]
 

@@ -40,6 +40,7 @@ from mcp_bridge.downstream.client.call_listeners import CallListeners
 from mcp_bridge.downstream.client.connection_interface import ServerConnection
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
+from mcp_bridge.downstream.configuration.self_reference.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.downstream.transports.large_parts import detached_parts, reattach, tools_of
@@ -47,7 +48,6 @@ from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.downstream.transports.sse_transport import SseTransport
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.folder_content import changed

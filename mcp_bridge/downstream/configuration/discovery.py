@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_file_reading
-from mcp_bridge.downstream.configuration.bridge_addresses import OwnAddress, has_token, leads_here
 from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCodeApprovals, claude_code_approvals
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
@@ -41,7 +40,8 @@ from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
-from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
+from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress, has_token, leads_here
+from mcp_bridge.downstream.configuration.self_reference.command_lines import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import OWN_SCOPES, Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
