@@ -9,6 +9,7 @@ import pytest
 from execution_fixtures import lines, printed, until
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.host.request_handlers import Requests
 
 pytestmark = [pytest.mark.xdist_group("sessions"), pytest.mark.usefixtures("no_internal_errors")]
 
@@ -99,6 +100,22 @@ async def test_what_a_tool_takes_no_more_is_not_asked_for(shops):
         await shop.lists(RENAMED)
         printed(await shop.cell("await mcp.servers.shop.pay(sum=2)", "await mcp.servers.shop.pay({sum: 2})"))
         assert shop.reached == [("pay", {"amount": 1, "to": "x"}), ("pay", {"sum": 2})]
+
+
+async def test_tools_that_are_as_they_were_are_listed_once(shops, monkeypatch):
+    listed, tools = 0, Requests._tools
+
+    async def counted(self, server):
+        nonlocal listed
+        listed += 1
+        return await tools(self, server)
+
+    monkeypatch.setattr(Requests, "_tools", counted)
+    async with shops(OLD) as shop:
+        printed(await shop.cell(FIRST, FIRST_JAVASCRIPT))
+        for _ in range(3):
+            printed(await shop.cell("await shop.pay(amount=2)", "await shop.pay({amount: 2})"))
+        assert listed == 1
 
 
 async def test_a_tool_that_is_gone_is_told_of_by_the_host(shops):
