@@ -39,7 +39,7 @@ async def replayed(
     if stored.kind == "script":
         if runner is None:
             raise not_replayable(stored, "it is of a script")
-        from mcp_bridge.executions.scripts.replay.script_replay import replayed_script  # noqa: PLC0415  (imports what runs scripts)
+        from mcp_bridge.executions.scripts.replay import replayed_script  # noqa: PLC0415  (imports what runs scripts)
 
         return await replayed_script(store, recorder, runner, stored)
     refuse_erased(stored)

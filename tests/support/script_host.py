@@ -24,9 +24,9 @@ import mcp_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
-from mcp_bridge.executions.scripts.replay import divergence
 from mcp_bridge.executions.sessions import cell
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.governance.governance import load_governance

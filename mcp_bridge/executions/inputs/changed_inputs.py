@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallRequest
-from mcp_bridge.executions.scripts.replay.divergence import Divergence
+from mcp_bridge.executions.scripts.divergence import Divergence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
-from mcp_bridge.executions.scripts.replay.lookups import Lookups
-from mcp_bridge.executions.scripts.replay.recorded_answers import RecordedAnswers
+from mcp_bridge.executions.scripts.lookups import Lookups
+from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.gate.planned_calls import PlannedCallError

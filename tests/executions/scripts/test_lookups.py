@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts import lookups
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.replay import lookups
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import Resumption, to_entry

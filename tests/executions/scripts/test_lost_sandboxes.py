@@ -21,9 +21,9 @@ from execution_fixtures import Source, printed, source, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.scripts.answer_order import AnswerOrder
 from mcp_bridge.executions.scripts.held_calls import Hold
 from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
-from mcp_bridge.executions.scripts.replay.answer_order import AnswerOrder
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run, script_activity

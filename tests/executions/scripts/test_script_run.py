@@ -9,10 +9,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts import answer_order, divergence
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
-from mcp_bridge.executions.scripts.replay import answer_order, divergence
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.gate.request_context import NO_REQUEST

@@ -17,11 +17,11 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallRequest, RecordedCall
+from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
-from mcp_bridge.executions.scripts.replay.divergence import Divergence
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script, settle_script
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL

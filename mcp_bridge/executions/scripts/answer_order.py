@@ -15,7 +15,7 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import RecordedCall
-    from mcp_bridge.executions.scripts.replay.divergence import RecordedCourse
+    from mcp_bridge.executions.scripts.divergence import RecordedCourse
     from mcp_bridge.gate.request_context import RequestContext
 
 GRACE_SECONDS = 2.0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.executions.scripts.replay.answer_order import AnswerOrder
-from mcp_bridge.executions.scripts.replay.divergence import Divergence, RecordedCourse
+from mcp_bridge.executions.scripts.answer_order import AnswerOrder
+from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
