@@ -4,7 +4,7 @@ import pytest
 from execution_fixtures import printed
 from servers.specs import faulty
 
-from mcp_bridge.executions.scripts import lookups
+from mcp_bridge.executions.reruns import lookups
 
 pytestmark = pytest.mark.xdist_group("sessions")
 

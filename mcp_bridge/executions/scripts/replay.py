@@ -11,10 +11,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
+from mcp_bridge.executions.reruns.same_error import is_same_error, shown_error
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
-from mcp_bridge.executions.scripts.same_error import is_same_error, shown_error
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.status import OWN_END, effective_status

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.plans.plan_limits import ListedCalls
+from mcp_bridge.executions.reruns.lookups import Lookups
 from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
-from mcp_bridge.executions.scripts.lookups import Lookups
 from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.executions.waits.taken_events import untaken

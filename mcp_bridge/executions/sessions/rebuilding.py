@@ -13,12 +13,12 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
+from mcp_bridge.executions.reruns.same_error import without_addresses
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
-from mcp_bridge.executions.scripts.same_error import without_addresses
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell

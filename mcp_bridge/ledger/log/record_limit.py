@@ -92,8 +92,8 @@ class Allowance(RunUsage):
         await self._database.require_room(more)
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more can be recorded at once, of what need not be."""
-        return not self._is_over(-size) and self._database.has_room_for(size)
+        """Whether so many bytes more can be recorded at once, of what need not be: the reserve is for outcomes."""
+        return not self._is_over(-size) and self._database.has_room_for(size + RESERVE_BYTES)
 
     def _is_over(self, more: int) -> bool:
         # Exact once nothing is on its way.

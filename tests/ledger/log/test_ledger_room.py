@@ -38,7 +38,7 @@ from mcp_bridge.ledger.log import deduplication, record_limit
 from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import ScriptStart, to_entry
-from mcp_bridge.ledger.log.quota import Quota
+from mcp_bridge.ledger.log.quota import RESERVE_BYTES, Quota
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -570,6 +570,14 @@ async def test_only_the_newest_cosigned_checkpoints_are_kept_and_those_that_vouc
             await writer.publish(number + 2, await writer.note(), ("a line",))
         sizes = [size for (size,) in await database.read("SELECT size FROM checkpoints ORDER BY size")]
     assert sizes == [7, 8, 9]
+
+
+def test_what_need_not_be_recorded_leaves_room_for_outcomes():
+    file = SimpleNamespace(quota=Quota(max_run_bytes=100), has_room_for=lambda size: size <= RESERVE_BYTES + 50)
+    allowance = Allowance(file)
+    assert [allowance.has_room(50), allowance.has_room(51)] == [True, False]
+    allowance.stored = 60
+    assert [allowance.has_room(40), allowance.has_room(41)] == [True, False]
 
 
 # --- files beside the ledger ---

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts import lookups
+from mcp_bridge.executions.reruns import lookups
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.ledger.log.entries import Entry

@@ -1,0 +1,1 @@
+"""Scripts that are run again: what they had looked up, and whether they fail as they did."""
