@@ -21,10 +21,10 @@ from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from mcp_bridge.executions.lifecycle import Lifecycle
-    from mcp_bridge.ledger.log.session_store import SessionStore
+    from mcp_bridge.ledger.log.session_store import SessionHead, SessionStore
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -125,14 +125,18 @@ class Sessions:
     async def _no_room(self) -> BridgeError | None:
         """Why there can be no further session; or None."""
         heads = await self._heads.heads(self._principal)
-        # One whose last cell is erased has no name by which it could be ended, so it takes no place.
-        if len(heads) >= self._most and sum(bool(row.name) for row in await self.listed()) >= self._most:
+        if len(heads) >= self._most and await self._named(heads) >= self._most:
             return BridgeError(
                 "too_many_sessions",
                 f"There are {self._most} sessions.",
                 hint="End one: await runtime.end_session(name), or mcp-bridge session end NAME.",
             )
         return None
+
+    async def _named(self, heads: Sequence[SessionHead]) -> int:
+        """How many sessions have a name by which they could be ended: one whose last cell is erased has none."""
+        lasts = [await self._lifecycle.store.execution(row.head, self._principal) for row in heads]
+        return sum(last is not None and Cell.of(last) is not None for last in lasts)
 
     async def _last(self, session: str) -> StoredExecution | None:
         """The last cell of a session, once no process runs it; None if there is no session."""
