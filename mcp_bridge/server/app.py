@@ -436,8 +436,8 @@ def _bad_arguments(tool: str, exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{tool} takes code, and optionally servers, timeout, idempotency_key"
-        + (", session, fork, dry_run, files and packages." if tool == TOOL else "."),
+        hint=f"{tool} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run"
+        + (", files and packages." if tool == TOOL else " and files."),
     )
 
 

@@ -56,19 +56,20 @@ def tools(settings: Settings) -> list[types.Tool]:
 
 def tool(settings: Settings, name: str = TOOL) -> types.Tool:
     """A tool's entry. The schema is handwritten: every conversation pays for each of its tokens."""
-    properties: dict[str, dict[str, object]] = {
-        "code": {"type": "string"},
-        "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
-        "timeout": {
-            "type": "number",
-            "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
-        },
-        "idempotency_key": {"type": "string"},
-        "session": {"type": "string"},
-    }
+    is_second = name == JAVASCRIPT_TOOL and TOOL in names(settings)
+    servers: dict[str, object] = {"type": "array", "items": {"type": "string"}}
+    timeout: dict[str, object] = {"type": "number"}
+    if not is_second:
+        servers["description"] = "use only these"
+        timeout["description"] = f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}"
+        description = _description(settings) if name == TOOL else _JAVASCRIPT
+    else:
+        description = _JAVASCRIPT_TOO
+    text = {"type": "string"}
+    properties = {"code": text, "servers": servers, "timeout": timeout, "idempotency_key": text, "session": text}
     return types.Tool(
         name=name,
-        description=_description(settings) if name == TOOL else _JAVASCRIPT,
+        description=description,
         input_schema={"type": "object", "properties": properties, "required": ["code"]},
         _meta=ALWAYS_LOAD,
     )
@@ -140,21 +141,30 @@ def _taught_javascript(settings: Settings) -> str:
         "call gives plain data: a tool's text stays text (JSON.parse it if it is JSON); a failed one throws a "
         "ToolError.\n"
         "The sandbox is sealed: no network, no files of this machine but those that runtime.files() lists, "
-        "no packages of npm. Each run starts afresh; runs with the same session= share their names. "
+        "no packages of npm. Each run starts afresh; runs with the same session= share their names; with dry_run=true "
+        "it only reads, and lists its writes, for a person to approve at once. "
         "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `await artifact(path)` a file.\n"
-        "display(x) shows bytes of image files, and images in tools' results. An answer is cut at "
+        "display(x) shows images (bytes of files, and those in tools' results), tables, and keeps HTML, PDF and audio. "
+        "An answer is cut at "
         f"{settings.max_output_chars} characters, and then says how the next script reads the rest: "
         "await runtime.output(...)."
     )
 
 
 _JAVASCRIPT = (
-    "Run JavaScript or TypeScript (Node, ES module, no network, no npm) in a sandbox that calls MCP servers; shows "
-    "console.log and the last expression.\n"
-    'import { NAME } from "mcp/servers"; await NAME.tool({arg: 1})  // data; text stays text\n'
-    "await runtime.list_tools('NAME'); await runtime.describe('NAME.tool'); await runtime.search('words')\n"
-    "display(image); await artifact(path). session keeps names. runtime.save_memory. Show mcp.programs"
+    "Run JavaScript/TypeScript (Node, no network or npm) in a sandbox that calls MCP servers; shows console.log, last "
+    "expression.\n"
+    'import {NAME} from "mcp/servers"; await NAME.tool({arg: 1})  // text stays text\n'
+    "await runtime.list_tools('NAME'), runtime.describe('NAME.tool'), runtime.search('words')\n"
+    "display(image); artifact(path). session keeps names. runtime.save_memory. mcp.programs"
 )
+
+_JAVASCRIPT_TOO = (
+    f"As {TOOL}, for JavaScript or TypeScript (Node, no npm).\n"
+    'import {NAME} from "mcp/servers"; await NAME.tool({arg: 1})\n'
+    "await runtime.list_tools('NAME'), runtime.describe('NAME.tool'), artifact(path). mcp.programs"
+)
+"""Where the other tool is listed before it."""
 
 
 def _description(settings: Settings) -> str:
