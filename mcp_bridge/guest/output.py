@@ -94,6 +94,8 @@ class Capture:
         self.finish()
         with self._lock:
             self._sent = [0, 0]
+            for unsent in self._unsent:
+                unsent.forget()
         self.current = 1
 
     def _text(self, fd: int) -> io.TextIOWrapper:

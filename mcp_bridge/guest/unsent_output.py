@@ -51,6 +51,12 @@ class Unsent:
         _HEADER.pack_into(self._page, base, start, len(pending), len(pending) + count)
         return bytes(self._view[first : first + len(pending) + count])
 
+    def forget(self) -> None:
+        """Hold nothing: what was read is sent, and what follows counts its offsets anew."""
+        slot = 1 - self._page[0]
+        _HEADER.pack_into(self._page, 1 + slot * _SLOT_BYTES, 0, 0, 0)
+        self._page[0] = slot
+
     def rest(self) -> tuple[int, bytes]:
         """The bytes that may be unsent, and their offset (called by process 1 after the guest's death).
 

@@ -52,31 +52,75 @@ def effects(tmp_path, filesystem_server):
     return filesystem_server, path, lambda: path.read_text().split()[:-1]
 
 
-async def test_fifty_cells_with_a_growing_namespace_are_rebuilt_equal_and_no_effect_is_made_twice(sandboxes, effects):
+FIFTY = {
+    "python": {
+        "first": "from mcp.servers import filesystem\ndef append(text):\n    return filesystem.edit_file(path=PATH,"
+        ' edits=[{"oldText": "END", "newText": text + "\\nEND"}])\nimport random, uuid, json\nseen, names = [], {}',
+        "cell": "seen.append(random.random()); names[uuid.uuid4().hex] = {'n': N, 'all': set('abcdef')}\n",
+        "effect": "await append('N')\n",
+        "error": "raise ValueError(seen[-1])",
+        "look": "print(json.dumps([seen, list(names), [list(n['all']) for n in names.values()]]))",
+        "out of memory": "lost = True\nb = b'x' * (2 << 30)",
+        "exit": "lost = True\nimport os; os._exit(7)",
+    },
+    "javascript": {
+        "first": "import { filesystem } from 'mcp/servers'\nimport { randomUUID } from 'node:crypto'\n"
+        "const append = (text) => filesystem.edit_file({ path: PATH, edits: [{ oldText: 'END', newText: `${text}\\nEND` }] })\n"
+        "const seen = [], names = new Map()",
+        "cell": "seen.push(Math.random()); names.set(randomUUID(), { n: N, all: new Set('abcdef') })\n",
+        "effect": "await append('N')\n",
+        "error": "throw new RangeError(`${seen.at(-1)}`)",
+        "look": "console.log(JSON.stringify([seen, [...names.keys()], [...names.values()].map((one) => [...one.all])]))",
+        "out of memory": "const all = []; while (true) all.push(new Array(1e6).fill(1.5))",
+        "exit": "process.kill(process.pid, 'SIGKILL')",
+    },
+}
+"""A session's cells, as the tests below put them together, in each language."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("language", FIFTY)
+async def test_fifty_cells_are_rebuilt_equal_after_every_kind_of_loss_and_no_effect_is_made_twice(
+    both, effects, language
+):
     server, path, made = effects
-    async with sandboxes.open(server, bounded=False) as bridge:
+    texts = FIFTY[language]
+    expected = [str(number) for number in range(8, 49, 8)]
 
-        async def cell(code):
-            return await bridge.run(code, session="s")
+    async def cell(bridge, code):
+        return await bridge.run(code, session="s", language=language)
 
-        await cell(EDIT.format(path=str(path)) + "import random, uuid\nseen, names = [], {}")
-        for number in range(1, 49):
-            code = f"seen.append(random.random()); names[uuid.uuid4().hex] = {{'n': {number}, 'all': set('abcdef')}}\n"
-            if number % 8 == 0:
-                code += f"await append('{number}')\n"
-            if number % 11 == 0:
-                code += "raise ValueError(seen[-1])"
-            await cell(code)
-        look = "import json\nprint(json.dumps([seen, list(names), [list(n['all']) for n in names.values()]]))"
-        before = printed(await cell(look))
-        assert made() == [str(number) for number in range(8, 49, 8)]
-        put_away(bridge)
-        record = await cell(look)
+    async def is_whole(bridge, before, cells, *, is_rebuilt=True):
+        record = await cell(bridge, texts["look"])
         assert printed(record) == before
-        assert record.session == {"name": "s", "cell": 51, "rebuilt": 50}
-        assert made() == [str(number) for number in range(8, 49, 8)]
-        assert (await cell("await append('more')\nlen(seen)")).value == "48"
-        assert made()[-1] == "more"
+        assert record.session.get("rebuilt") == (cells if is_rebuilt else None), record.session
+        assert made() == expected
+        return cells + 1
+
+    async with both.open(server, bounded=False) as bridge:
+        await cell(bridge, texts["first"].replace("PATH", repr(str(path))))
+        for number in range(1, 49):
+            code = texts["cell"] + (texts["effect"] if number % 8 == 0 else "")
+            await cell(bridge, (code + (texts["error"] if number % 11 == 0 else "")).replace("N", str(number)))
+        before = printed(await cell(bridge, texts["look"]))
+        (name,) = await both.containers()
+        await both.prepared.engine.kill(name)
+        await until(lambda: not bridge._shared.live_sessions.idle)
+        cells = await is_whole(bridge, before, 50)
+        for end, statuses in (("out of memory", {"out_of_memory"}), ("exit", {"killed"})):
+            assert (await cell(bridge, texts[end])).status in statuses
+            cells = await is_whole(bridge, before, cells)
+        async with both.open(server, bounded=False) as other:
+            cells = await is_whole(other, before, cells)
+            cells = await is_whole(bridge, before, cells)
+            await all_put_away(both, bridge, other)
+    # Another bridge, as after the first one's end; and a time after which it puts the sandbox away.
+    async with both.open(server, bounded=False, sessions=SessionSettings(idle_timeout=0.2)) as bridge:
+        for _ in range(2):
+            cells = await is_whole(bridge, before, cells)
+            await until(lambda: not bridge._shared.live_sessions.idle)
+        assert (await cell(bridge, texts["effect"].replace("N", "more"))).status == "success"
+        assert made() == [*expected, "more"]
 
 
 BREAKS = {

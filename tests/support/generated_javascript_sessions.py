@@ -12,6 +12,7 @@ console.log(JSON.stringify(canonical({ log, texts, things, depth: typeof depth =
 """
 
 FIRST = """
+import { programs } from "mcp";
 import crypto, { randomUUID } from "node:crypto";
 const log = [], texts = new Set(), things = new Map();
 class Thing { constructor(fields) { Object.assign(this, fields) } get size() { return this.more.length } }
@@ -34,6 +35,7 @@ class JavascriptCells:
             "together",
             "nested",
             "timers",
+            "program",
             "error",
             "exit",
             "chance",
@@ -71,6 +73,14 @@ class JavascriptCells:
 
     def _timers(self):
         return f"note(await new Promise((done, fail) => setTimeout(() => {self._call()}.then(done, fail), 5)))\n"
+
+    def _program(self):
+        self._steps += 2
+        steps = [
+            {"id": "a", "type": "tool", "tool": "again", "args": {"text": f"e{self._steps - 1}"}},
+            {"id": "b", "type": "tool", "tool": "again", "args": {"text": f"e{self._steps} of $a"}},
+        ]
+        return f"{{ const trace = await programs.run({{ steps: {steps} }}); note([trace.status, trace.output]) }}\n"
 
     def _error(self):
         return f"note(await {self._call()})\nif (log.length % 2) throw new RangeError(`${{log.length}}`)\n"

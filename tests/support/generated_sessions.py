@@ -1,4 +1,4 @@
-"""Sessions made at random from a seed: cells with calls at once, in tasks and threads, errors, memories and randomness.
+"""Sessions made at random from a seed: cells with calls at once, in tasks, threads and programs, errors, memories and randomness.
 
 Each cell does the same whenever it is run, and each of its effects has a text of its own. The tools are those of
 `script_host.py`.
@@ -28,6 +28,7 @@ print(digest(globals()), len(log), [one for one in texts])
 FIRST = """
 import random, uuid, threading, secrets
 from concurrent.futures import ThreadPoolExecutor
+from mcp import programs
 from mcp.sync.servers import local as blocking
 class Base:
     def __init__(self, **fields): self.__dict__.update(fields)
@@ -53,7 +54,10 @@ class Cells:
 
     def cells(self, count):
         """The cells: the first, so many, and one that prints the digest of all names."""
-        kinds = ("one", "gather", "threads", "pool", "error", "exit", "chance", "memory", "thing", "loop", "redefine")
+        kinds = (
+            *("one", "gather", "threads", "pool", "program", "error", "exit"),
+            *("chance", "memory", "thing", "loop", "redefine"),
+        )
         made = [FIRST]
         self.effects.append([])
         for _ in range(count):
@@ -87,6 +91,15 @@ class Cells:
             f"with ThreadPoolExecutor(2) as pool:\n    note([f.result() for f in [pool.submit(lambda: {one}),"
             f" pool.submit(lambda: {other})]])\n"
         )
+
+    def _program(self):
+        # Nobody settles what of a program is in doubt; where hosts die is named by the script's own calls.
+        self._steps += 2
+        steps = [
+            {"id": "a", "type": "tool", "tool": "again", "args": {"text": f"e{self._steps - 1}"}},
+            {"id": "b", "type": "tool", "tool": "again", "args": {"text": f"e{self._steps} of $a"}},
+        ]
+        return f"trace = await programs.run({{'steps': {steps}}})\nnote([trace.status, trace.output])\n"
 
     def _error(self):
         return f"note(await {self._call()})\nif len(log) % 2: raise ValueError(len(log))\n"

@@ -5,15 +5,18 @@ JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, c
 `cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
 context, key) or `cells` (a list of what `run` takes, one after the other); `seed`, that of a new session; `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `send` (id, name, payload: an event);
+`kills` (what: `host` or `container`; after: seconds), what is killed at an instant after the bridge is open;
 `quick`, whether waits give up their sandboxes at once; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +162,41 @@ def set_traps() -> None:
     Requests._remember = dying_remember
 
 
+def kill_later(state: Path, what: str, after: float) -> None:
+    """Kill this host, or all processes of its containers, at an instant that nobody has chosen for what happens there."""
+
+    def kill() -> None:
+        if what == "host":
+            die()
+        for pid in in_containers(state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(after, kill)
+    timer.daemon = True
+    timer.start()
+
+
+def in_containers(state: Path) -> list[int]:
+    """The processes in containers of a state directory: what its supervisors have begun, which were told where it is."""
+    parents: dict[int, int] = {}
+    supervisors: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # It may end meanwhile.
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_bytes()
+            if b"supervisor.py" in command and os.fsencode(state) in command:
+                supervisors.add(int(folder.name))
+
+    def has_supervisor(pid: int) -> bool:
+        while pid in parents and pid not in supervisors:
+            pid = parents[pid]
+        return pid in supervisors
+
+    return [pid for pid in parents if pid not in supervisors and has_supervisor(pid)]
+
+
 class Person:
     """As the client's: answers every question alike, and writes down what was asked."""
 
@@ -182,6 +220,8 @@ async def main(job: dict) -> dict:
     governance = load_governance(tables, None, Path.cwd(), state)
     person = Person(job["says"]) if "says" in job else None
     async with open_bridge(Settings(state_dir=state, **job["settings"]), (), governance) as bridge:
+        if "kills" in job:
+            kill_later(state, **job["kills"])
         try:
             if "program" in job:
                 return await bridge.run_program(**job["program"], asker=person)

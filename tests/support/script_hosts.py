@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
+from mcp_bridge.executions.status import OWN_END
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -45,9 +46,10 @@ class Hosts:
         return out
 
     def run(self, code, key="key", die="", *, many=1, session=None, fork=None, **more):
+        """The record; None of a host that was killed, by `die` or, if it was there in time, by `kills`."""
         place = {"session": session, "fork": fork}
         run = {"code": self.whole(code), "key": key, "many": many, "language": self.language} | place
-        return ended(self.start(run=run, die=die, **more), die)
+        return ended(self.start(run=run, die=die, **more), die, may_die="kills" in more)
 
     def whole(self, code):
         """What is run for a code, which may be given in each language: `{"python": ..., "javascript": ...}`."""
@@ -101,6 +103,12 @@ class Hosts:
         async with self.database() as database:
             return await _script(database)
 
+    async def last_cell(self):
+        """The number and the record of the cell that began last, once it has ended by itself; or None."""
+        async with self.database() as database:
+            stored = await _script(database)
+            return (stored.bundle["cell"]["number"], stored.record) if stored.status in OWN_END else None
+
     async def entries(self):
         async with self.database() as database:
             return [row.entry for row in await SqliteRecorder(database).read((await _script(database)).id)]
@@ -113,15 +121,16 @@ async def _script(database):
     return next(row for row in await ProgramStore(database).executions(None, 10) if row.kind == "script")
 
 
-def ended(out, die=""):
+def ended(out, die="", *, may_die=False):
     """The record that a host has given at its end; None of one that was killed."""
     mark = out.with_name(out.name + ".ended")
     deadline = time.monotonic() + 60
     while not mark.exists():
         assert time.monotonic() < deadline, "the host doesn't end"
         time.sleep(0.01)
-    assert int(mark.read_text()) == (-signal.SIGKILL if die else 0)
-    return None if die else json.loads(out.read_text())
+    status = int(mark.read_text())
+    assert status == (-signal.SIGKILL if die else 0) or (may_die and status == -signal.SIGKILL)
+    return json.loads(out.read_text()) if status == 0 else None
 
 
 @pytest.fixture(scope="module")

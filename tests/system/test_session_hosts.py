@@ -26,6 +26,26 @@ def test_a_session_survives_its_host_and_asks_no_tool_again(hosts):
     assert hosts.done == ["once a"]
 
 
+def test_fifty_cells_survive_a_host_that_is_killed_and_containers_that_are(either):
+    python = [
+        "import random\nseen = []",
+        *["seen.append(random.random())"] * 48,
+        "seen.append(await local.once(text='a'))",
+    ]
+    javascript = ["const seen = []", *["seen.push(Math.random())"] * 48, "seen.push(await local.once({ text: 'a' }))"]
+    look = {"python": "import json; print(json.dumps(seen))", "javascript": "console.log(JSON.stringify(seen))"}
+    records = either.cells({"python": python, "javascript": javascript}[either.language])
+    assert {record["status"] for record in records} == {"success"}
+    told = either.run(look, key=None, session="s")
+    assert (told["status"], told["session"]["rebuilt"]) == ("success", 50)
+    dying = {"python": "seen.append(await local.once(text='b'))", "javascript": "await local.once({ text: 'b' })"}
+    either.run(dying, key=None, session="s", die="before:once b")
+    again = either.run(look, key=None, session="s", kills={"what": "container", "after": 0.4})
+    assert (again["status"], again["stdout"], again["session"]["cell"]) == ("success", told["stdout"], 53)
+    assert again["session"]["rebuilt"] == 51
+    assert either.done == ["once a"]
+
+
 @pytest.mark.parametrize("point", ["before", "in", "outcome"])
 def test_a_cell_whose_host_dies_has_left_nothing_and_what_it_did_is_not_made_again(hosts, point):
     hosts.run("x = 1", key=None, session="s")
