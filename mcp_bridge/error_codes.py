@@ -881,7 +881,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The metrics name all principals, and this one may not see all.",
             "Set `sees_all` for the principal that Prometheus asks as."),
         "not_a_principal": Description(
-            "Whoever sends the request is known, and is none of the bridge's principals (403).",
+            "Whoever sends the request is known, and is none of the bridge's principals (403), or not any more: "
+            "what ran is cancelled.",
             "The operator adds them to `[principals]`."),
         "too_many_failures": Description(
             "Too many requests with wrong credentials came from this address (429).",
