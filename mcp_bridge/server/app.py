@@ -20,10 +20,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
+from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.answers import displays, render
