@@ -6,13 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mcp_bridge.bridge_identity import PATH
 from mcp_bridge.sizes import Size  # noqa: TC001  (pydantic reads the annotations)
-
-PATH, PORT = "/mcp", 8350
-"""Where MCP is served by default."""
-
-TOKEN_PREFIX = "mcpb_"  # noqa: S105 - no token
-"""What the bearer tokens of principals begin with."""
 
 VIEWER_PATH = "/ui"
 """The path of the trace viewer."""

@@ -101,8 +101,8 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve MCP on standard input and output (the default), or over HTTP."""
+    from mcp_bridge.bridge_identity import PORT
     from mcp_bridge.cli.commands import serve as commands
-    from mcp_bridge.http_settings import PORT
 
     programs = tools == "programs"
     if transport == "http":

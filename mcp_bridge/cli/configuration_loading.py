@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
+from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_line
-from mcp_bridge.http_settings import PORT
 from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_bridge.bridge_identity import TOKEN_PREFIX
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import PRINCIPAL_NAME
-from mcp_bridge.http_settings import TOKEN_PREFIX
 from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
-from mcp_bridge.downstream.configuration.self_reference.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
+from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
+from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.http_settings import PORT
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:

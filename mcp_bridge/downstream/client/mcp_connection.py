@@ -34,6 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
+from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.call_listeners import CallListeners

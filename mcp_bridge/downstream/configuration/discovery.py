@@ -13,7 +13,7 @@ approval counts only for a file that nobody else could have written. Approvals i
 
 The bridge itself is left out: a command that starts it, and, of clients' files, its address and whatever has a token of
 a bridge's principal, since a script would act as that principal. In our own TOML an address is meant: it may be another
-bridge's. What is this bridge after all is refused when it is connected to (`instance_id`).
+bridge's. What is this bridge after all is refused when it is connected to (`bridge_identity`).
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
 entry is reported as a problem and never raised. Our own TOML is read strictly (`own_entries`).

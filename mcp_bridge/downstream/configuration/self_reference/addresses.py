@@ -1,7 +1,7 @@
 """Detects an entry that leads to a bridge over HTTP: by this bridge's address, or by a token of a bridge's principal.
 
 A program that connects its client to an address, such as `mcp-remote`, has both in its command line. Undetected cases
-are recognised when they are connected to (`instance_id`).
+are recognised when they are connected to (`bridge_identity`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from mcp_bridge.bridge_identity import PATH, PORT, TOKEN_PREFIX
 from mcp_bridge.downstream.configuration.remote_entries import is_loopback
-from mcp_bridge.http_settings import PATH, PORT, TOKEN_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

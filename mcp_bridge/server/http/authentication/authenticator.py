@@ -22,10 +22,10 @@ import anyio.to_thread
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from mcp_bridge.bridge_identity import TOKEN_PREFIX
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principal_tokens import TokenRecord, TokenStore, find
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
-from mcp_bridge.http_settings import TOKEN_PREFIX
 from mcp_bridge.server.http.authentication.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, load_authentication
 from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
