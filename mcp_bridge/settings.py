@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from mcp_bridge import toml_reader
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
@@ -37,7 +36,8 @@ from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files import reader as toml_reader
+from mcp_bridge.toml_files.line_numbers import line_of
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 

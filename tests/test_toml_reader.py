@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from mcp_bridge.toml_reader import MAX_KEY_PARTS, loads
+from mcp_bridge.toml_files.reader import MAX_KEY_PARTS, loads
 
 LONG = ".".join(["a"] * 32_000)
 QUOTED = " . ".join(['"a#"', "'b\"'"] * 9000)

@@ -29,8 +29,8 @@ from mcp_bridge.registered.config import tools_config
 from mcp_bridge.registered.loading import load_declarations
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.settings import Layer
-from mcp_bridge.toml_decoding import bad_config, decode
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files.decoding import bad_config, decode
+from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,8 +27,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.policy_settings import Source, read
 from mcp_bridge.sandbox.packages.install_settings import Requirements
-from mcp_bridge.toml_decoding import bad_config, decode
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files.decoding import bad_config, decode
+from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mcp_bridge import toml_reader
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files import reader as toml_reader
+from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -41,7 +41,6 @@ from mcp_bridge.downstream.client.call_listeners import CallListeners
 from mcp_bridge.downstream.client.connection_interface import ServerConnection
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
-from mcp_bridge.downstream.configuration.self_reference.instance_id import INSTANCE_ID, INSTANCE_KEY, NAME
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.downstream.transports.large_parts import detached_parts, reattach, tools_of

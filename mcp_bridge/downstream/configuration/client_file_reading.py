@@ -11,8 +11,8 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_bridge import toml_reader
 from mcp_bridge.downstream.configuration import jsonc
+from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:

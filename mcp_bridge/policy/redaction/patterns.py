@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from mcp_bridge.policy.redaction.bounded_regex import compile_bounded
 from mcp_bridge.policy.redaction.check_digits import iban_length, is_card_number, is_iban
 from mcp_bridge.policy.redaction.windows import NARROW_CHARS, WINDOW_CHARS, matches
-from mcp_bridge.toml_decoding import decode
+from mcp_bridge.toml_files.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

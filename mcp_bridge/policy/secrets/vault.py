@@ -34,7 +34,7 @@ from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.secrets.secret_stores import SecretFile, SystemKeyring
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_ID, SECRET_PREFIX
-from mcp_bridge.toml_decoding import bad_config, decode
+from mcp_bridge.toml_files.decoding import bad_config, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

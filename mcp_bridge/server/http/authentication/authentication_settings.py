@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mcp_bridge.downstream.configuration.remote_entries import is_loopback, url_problem
-from mcp_bridge.toml_decoding import bad_config, decode
+from mcp_bridge.toml_files.decoding import bad_config, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from mcp_bridge import toml_reader
+from mcp_bridge.toml_files import reader as toml_reader
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _LINE = re.compile(rf"""\s*(\[\[?)?\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*[=\]]""")

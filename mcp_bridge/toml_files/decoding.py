@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import spelled_like
-from mcp_bridge.toml_line_numbers import line_of
+from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from pathlib import Path
