@@ -21,8 +21,8 @@ from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.sandbox_programs import Session
+from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.recorded_tools import RecordedTools
 from mcp_bridge.executions.waits.taken_events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES

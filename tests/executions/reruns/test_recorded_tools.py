@@ -2,8 +2,8 @@
 
 import pytest
 
+from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest, RecordedCall
-from mcp_bridge.executions.scripts.recorded_tools import RecordedTools
 from mcp_bridge.ledger.log.payloads import CallOutcome, Failure, Success
 
 
