@@ -7,6 +7,7 @@ among the calls.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,8 +63,8 @@ class Lookups:
     def __init__(self, log: LookupLog, recorded: Sequence[RecordedCall]) -> None:
         self._log = log
         self._recorded = {(_shape(one.asked), one.call): one for one in recorded}
-        self._asked: dict[str, int] = {}
-        """How many lookups had asked for the same, by what that is."""
+        self._asked: dict[bytes, int] = {}
+        """How many lookups had asked for the same, by the digest of what that is."""
         self._kept: int | None = None
         """Bytes that are recorded of them; None until that counts."""
 
@@ -116,6 +117,7 @@ def _size(value: Any) -> int:
     return ENTRY_BYTES + len(json.dumps(value))
 
 
-def _shape(asked: CallRequest) -> str:
-    """What a lookup asks for, with all references alike: the same value may have another one when it is run again."""
-    return REFERENCE.sub(REFERENCE_PREFIX, json.dumps([asked.name, asked.arguments], sort_keys=True))
+def _shape(asked: CallRequest) -> bytes:
+    """A digest of what a lookup asks for, with all references alike: run again, the same value may have another one."""
+    text = json.dumps([asked.name, asked.arguments], sort_keys=True)
+    return hashlib.sha256(REFERENCE.sub(REFERENCE_PREFIX, text).encode()).digest()
