@@ -87,6 +87,8 @@ class Capture:
             if is_in:
                 self._sent[1] += len(self._pending[1])
                 self._pending[1] = b""
+                # Else process 1 would find it there.
+                self._unsent[1].forget()
         return is_in
 
     def begin_cell(self) -> None:

@@ -240,7 +240,7 @@ class StdioTransport:
 
         Doesn't wait once its process has ended: the remaining output is small, and waits nowhere else.
         """
-        if not self._has_ended and not self.tenant.has_turn():
+        if not self._has_ended:
             with anyio.CancelScope() as self._waiting:
                 await self.tenant.turn()
 

@@ -38,6 +38,7 @@ from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config
 from mcp_bridge.sandbox.oci import engine as oci_engine
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
+from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
     from mcp_bridge.sandbox.cli_engine import CliProcess
@@ -442,13 +443,13 @@ print(await local.write(text="a", hold=True))
 async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk, how, monkeypatch):
     # Half of what the script sleeps after its child's end.
     monkeypatch.setattr(cli_engine, "OOM_SECONDS", 1.0)
-    beats, hear = [], SandboxRun._report
+    beats, hear = [], SandboxRun._take
 
-    def heard(self, line):
-        hear(self, line)
-        beats.append(b"init.beat" in line)
+    def heard(self, report, size):
+        hear(self, report, size)
+        beats.append(isinstance(report, messages.InitBeat))
 
-    monkeypatch.setattr(SandboxRun, "_report", heard)
+    monkeypatch.setattr(SandboxRun, "_take", heard)
     async with open_desk() as desk:
         only_podman(desk, how)
         records = []
