@@ -227,6 +227,17 @@ display(page.repeat(2));
         assert kept(record) == {"display-1.html": digest(("<html>" + "é" * 1_000_000).encode())}
 
 
+async def test_what_has_no_bytes_of_a_document_is_displayed_as_it_is(bilingual):
+    code = {
+        "python": "display({'mime_type': 'audio/wav', 'data': 'A==='}, {'mime_type': 'application/pdf', 'data': ''})",
+        "javascript": "display({mime_type: 'audio/wav', data: 'A==='}, {mime_type: 'application/pdf', data: ''})",
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        assert (record.status, len(lines(record)), record.artifacts) == ("success", 2, []), record.error
+        assert "undefined" not in record.stdout.decode()
+
+
 async def test_each_cell_of_a_session_displays_documents_and_a_replay_shows_the_same(bilingual):
     code = {"python": "display('<html>one')", "javascript": "display('<html>one')"}
     async with bilingual.open() as opened:
