@@ -193,10 +193,6 @@ class Files:
         """The execution's directory, created if it is missing."""
         return private_directory(self._root / execution)
 
-    def incomplete(self, execution: str) -> int:
-        """Bytes that the execution's incomplete artifact counts: one under way, or one that a killed bridge left."""
-        return _bytes_of(self._root / execution / _PART_NAME)
-
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
         """Store a full output.
 
@@ -357,7 +353,9 @@ class Files:
         Raises:
             OSError: A file can't be removed.
         """
-        for path in self._root.glob(f"*/{_PART_NAME}"):
+        for path in self._root.glob("*/.part*"):
+            if path.name not in _PART_NAMES:
+                continue
             with suppress(FileNotFoundError):
                 if path.lstat().st_mtime < time.time() - INCOMPLETE_SECONDS:
                     path.unlink()
@@ -443,20 +441,25 @@ def _write_number(fd: int, number: int) -> None:
 _NUMBER_BYTES = 20
 
 
-_PART_NAME = ".part"
+MAX_OPEN = 8
+"""Most artifacts of a run that are written at the same time."""
+
+_PART_NAMES = (".part", *(f".part\x01{number}" for number in range(1, MAX_OPEN)))
+"""Files of incomplete artifacts. No artifact can have these names."""
 
 
 def _valid_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and name not in {".", "..", _PART_NAME} and len(name.encode()) <= 255  # noqa: PLR2004
+    return bool(_NAME.fullmatch(name)) and name not in {".", "..", *_PART_NAMES} and len(name.encode()) <= 255  # noqa: PLR2004
 
 
 @dataclass(slots=True)
 class _Open:
-    name: str
     file: IO[bytes] | None
     """Where its content goes; None where nothing is kept."""
     size: int
     digest: hashlib._Hash
+    counted: int
+    """Bytes of the store's total to release when it is complete or dropped."""
 
 
 class ArtifactWriter:
@@ -476,9 +479,8 @@ class ArtifactWriter:
         self._execution = execution
         self._limit = limit
         self._total = 0
-        self._counted = 0
-        """Bytes of the store's total to release when the current artifact is complete or dropped."""
-        self._open: _Open | None = None
+        self._open: dict[str, _Open] = {}
+        """The artifacts that aren't complete, by name."""
         self.written: list[dict[str, Any]] = []
 
     def write(self, name: str, data: bytes, *, first: bool, last: bool) -> dict[str, Any]:
@@ -504,33 +506,40 @@ class ArtifactWriter:
         if first and len(self.written) >= MAX_ARTIFACTS:
             raise BridgeError("too_many_artifacts", f"This run has kept {MAX_ARTIFACTS} artifacts.")
         if first:
-            self.abort()
+            self._drop(name)
+            if len(self._open) >= MAX_OPEN:
+                raise BridgeError(
+                    "too_many_artifacts",
+                    f"This run writes {MAX_OPEN} artifacts at the same time.",
+                    hint="Wait for one before the next begins.",
+                )
         self._total += len(data)
         if self._total > self._limit:
-            self.abort()
+            self._drop(name)
             raise BridgeError(
                 "artifact_too_large",
                 f"The artifacts of this run are over {self._limit} bytes.",
                 hint="Raise max_artifact_size.",
             )
         try:
-            file = None if self._files is None else self._room(self._files, len(data), first=first)
-            if first:
-                self._open = _Open(name, file, 0, hashlib.sha256())
-            part = self._open
-            if part is None or part.name != name:
+            part = self._begun(len(data)) if first else self._open.get(name)
+            if part is None:
                 raise BridgeError("bad_artifact", "The parts of an artifact came out of order.")
+            if first:
+                self._open[name] = part
+            else:
+                self._count(name, part, len(data))
             if part.file is not None:
                 part.file.write(data)
             part.digest.update(data)
             part.size += len(data)
             if not last:
                 return {}
-            path = "" if part.file is None else str(self._complete(part.name, part.file))
+            path = "" if part.file is None else str(self._complete(name, part, part.file))
         except OSError as exc:
-            self.abort()
+            self._drop(name)
             raise BridgeError("disk_full", f"The artifact {name!r} can't be written: {exc.strerror}.") from None
-        self._open = None
+        del self._open[name]
         row = {
             "name": name,
             "uri": artifact_uri(self._execution, name),
@@ -541,38 +550,57 @@ class ArtifactWriter:
         self.written = [other for other in self.written if other["name"] != name] + [row]
         return row
 
-    def _room(self, files: Files, size: int, *, first: bool) -> IO[bytes] | None:
-        """Count a part; returns the file for an artifact that begins with it.
+    def _begun(self, size: int) -> _Open:
+        """An artifact that begins, with its first bytes counted.
 
         Raises:
             BridgeError: `files_full`.
             OSError: The file can't be made.
         """
-        size += FILE_BYTES if first else 0
+        if self._files is None:
+            return _Open(None, 0, hashlib.sha256(), 0)
+        folder = self._files.directory(self._execution)
+        used = {Path(part.file.name).name for part in self._open.values() if part.file is not None}
+        path = folder / next(name for name in _PART_NAMES if name not in used)
         # What a killed bridge left incomplete is counted, and is replaced.
-        if not files.take(size - (files.incomplete(self._execution) if first else 0)):
-            self.abort()
-            raise files.full()
-        self._counted += size
-        if not first:
-            return None
-        # No artifact can have this name.
-        path = files.directory(self._execution) / _PART_NAME
-        return open(path, "wb", opener=_private_opener)
+        size += FILE_BYTES
+        left = _bytes_of(path)
+        if not self._files.take(size - left):
+            raise self._files.full()
+        try:
+            file = open(path, "wb", opener=_private_opener)  # noqa: SIM115  (open until the artifact is complete)
+        except OSError:
+            self._files.take(left - size)
+            raise
+        return _Open(file, 0, hashlib.sha256(), size)
 
-    def _complete(self, name: str, file: IO[bytes]) -> Path:
+    def _count(self, name: str, part: _Open, size: int) -> None:
+        """Count bytes of an artifact.
+
+        Raises:
+            BridgeError: `files_full`.
+            OSError: They can't be counted.
+        """
+        if self._files is None:
+            return
+        if not self._files.take(size):
+            self._drop(name)
+            raise self._files.full()
+        part.counted += size
+
+    def _complete(self, name: str, part: _Open, file: IO[bytes]) -> Path:
         """Give a complete artifact its name; returns its path.
 
         Raises:
             OSError: It can't be written.
         """
         file.close()
-        part = Path(file.name)
-        final = part.with_name(name)
+        path = Path(file.name)
+        final = path.with_name(name)
         # An artifact of that name is replaced.
-        self._counted = _bytes_of(final)
-        part.replace(final)
-        self._uncount()
+        part.counted = _bytes_of(final)
+        path.replace(final)
+        self._uncount(part)
         return final
 
     def sync(self) -> None:
@@ -593,18 +621,24 @@ class ArtifactWriter:
             raise BridgeError("disk_full", f"The artifacts can't be written: {exc.strerror}.") from None
 
     def abort(self) -> None:
-        """Drop an artifact that is not complete."""
-        if self._open is not None and self._open.file is not None:
-            self._open.file.close()
-            Path(self._open.file.name).unlink(missing_ok=True)
-        self._open = None
-        with suppress(OSError):
-            self._uncount()
+        """Drop the artifacts that are not complete."""
+        for name in list(self._open):
+            self._drop(name)
 
-    def _uncount(self) -> None:
-        if self._counted and self._files is not None:
-            self._files.take(-self._counted)
-        self._counted = 0
+    def _drop(self, name: str) -> None:
+        part = self._open.pop(name, None)
+        if part is None:
+            return
+        if part.file is not None:
+            part.file.close()
+            Path(part.file.name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._uncount(part)
+
+    def _uncount(self, part: _Open) -> None:
+        if part.counted and self._files is not None:
+            self._files.take(-part.counted)
+        part.counted = 0
 
 
 def _private_opener(path: str, flags: int) -> int:

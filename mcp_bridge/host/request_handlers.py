@@ -133,6 +133,9 @@ class Requests:
             script.programs.left,
         )
         self._recorded_tools: RecordedTools | None = None
+        self._repeatable: dict[str, tuple[Sequence[ToolInfo], list[dict[str, Any]], bool]] = {}
+        """By server: the tools as they were listed, their rows for the recorded calls, and whether these are others."""
+        self._tools_turn = anyio.Lock()
         self.calls = 0
         self._artifact_turn = anyio.Lock()
         self._has_read: set[str] = set()
@@ -457,14 +460,31 @@ class Requests:
         rows = await _rendered(describe.proxy_row, tools)
         if self._script.history.calls or self._script.history.held:
             # It is run again, perhaps: what it has called it can call, as it did.
-            if self._recorded_tools is None:
-                self._recorded_tools = RecordedTools(self._script.history, self._allowed)
-            repeatable = self._recorded_tools.repeatable(name, rows)
-            if repeatable != rows:
+            repeatable, differs = await self._repeatable_rows(name, tools, rows)
+            if differs:
                 self._script.course.changed_servers.add(name)
                 # Nothing that a cell after it has: it gets the tools as they are.
                 rows, mark = repeatable, None
         return {"server": name, "alias": self._allowed[name], "tools": rows, "mark": mark}
+
+    async def _repeatable_rows(
+        self, server: str, tools: Sequence[ToolInfo], rows: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """The rows of a server's tools that take the recorded calls, and whether these are others."""
+
+        def made() -> tuple[list[dict[str, Any]], bool]:
+            if self._recorded_tools is None:
+                self._recorded_tools = RecordedTools(self._script.history, self._allowed)
+            repeatable = self._recorded_tools.repeatable(server, rows)
+            return repeatable, repeatable != rows
+
+        # A script may ask as often as it likes, and at once.
+        async with self._tools_turn:
+            known = self._repeatable.get(server)
+            if known is None or known[0] is not tools:
+                # The recorded calls may be many, and large.
+                known = self._repeatable[server] = (tools, *await on_thread(made))
+        return known[1], known[2]
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))

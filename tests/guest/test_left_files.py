@@ -227,6 +227,41 @@ display(page.repeat(2));
         assert kept(record) == {"display-1.html": digest(("<html>" + "é" * 1_000_000).encode())}
 
 
+async def test_what_has_no_bytes_of_a_document_is_displayed_as_it_is(bilingual):
+    code = {
+        "python": "display({'mime_type': 'audio/wav', 'data': 'A==='}, {'mime_type': 'application/pdf', 'data': ''})",
+        "javascript": "display({mime_type: 'audio/wav', data: 'A==='}, {mime_type: 'application/pdf', data: ''})",
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        assert (record.status, len(lines(record)), record.artifacts) == ("success", 2, []), record.error
+        assert "undefined" not in record.stdout.decode()
+
+
+async def test_a_document_is_kept_while_an_artifact_is_written(bilingual):
+    code = {
+        "python": """
+import threading
+open("/tmp/large.bin", "wb").write(bytes(9 << 20))
+thread = threading.Thread(target=artifact, args=("/tmp/large.bin",))
+thread.start()
+display(b"%PDF-1")
+thread.join()
+""",
+        "javascript": """
+require("fs").writeFileSync("/tmp/large.bin", Buffer.alloc(9 << 20));
+const kept = artifact("/tmp/large.bin");
+for (let at = 0; at < 20; at += 1) await new Promise((resolve) => setImmediate(resolve));
+display(Buffer.from("%PDF-1"));
+await kept;
+""",
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        assert record.status == "success", record.error
+        assert kept(record) == {"display-1.pdf": digest(b"%PDF-1"), "large.bin": digest(bytes(9 << 20))}
+
+
 async def test_each_cell_of_a_session_displays_documents_and_a_replay_shows_the_same(bilingual):
     code = {"python": "display('<html>one')", "javascript": "display('<html>one')"}
     async with bilingual.open() as opened:

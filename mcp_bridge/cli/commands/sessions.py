@@ -39,12 +39,14 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
         from mcp_bridge.ledger.log.session_store import SessionStore
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
+        settings = configuration_loading.load(config or ctx.obj).settings
+
         async def listed(database: Database) -> list[tuple[SessionRow, str]]:
-            store = ProgramStore(database)
-            rows = await session_rows(store, SessionStore(database), principal)
+            store, can_rebuild = ProgramStore(database), settings.sessions.rebuild
+            rows = await session_rows(store, SessionStore(database), principal, can_rebuild=can_rebuild)
             return [(row, await argument_decoding.short_id(store, row.execution)) for row in rows]
 
-        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(settings, listed, allow_read_only=True)
         if as_json:
             print_json({"sessions": [row._asdict() for row, _ in rows]})
         elif not rows:
@@ -145,12 +147,12 @@ def end(
 async def _unknown(database: Database, name: str, principal: str | None) -> BridgeError:
     """The error for a session that there isn't; it says whose there are of that name, unless a principal was named."""
     from mcp_bridge.errors import BridgeError
-    from mcp_bridge.executions.sessions.sessions import session_rows, unknown_session
+    from mcp_bridge.executions.sessions.sessions import named_sessions, unknown_session
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-    rows = await session_rows(ProgramStore(database), SessionStore(database), principal)
-    whose = sorted(row.principal for row in rows if row.name == name)
+    named = named_sessions(ProgramStore(database), SessionStore(database), principal)
+    whose = sorted([head.principal async for head, place, _ in named if place is not None and place.session == name])
     if principal is not None or not whose:
         return unknown_session(name)
     return BridgeError(

@@ -9,12 +9,15 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.executions.scripts.call_history import CallHistory
 
 _TYPES = {str: "str", bool: "bool", int: "int", float: "float", list: "list", dict: "dict", type(None): "None"}
 """Annotations of recorded values."""
+
+MAX_REFUSED_NAMES = 100
+"""Most names of a tool that it doesn't list, and has refused: they are anybody's."""
 
 
 class RecordedTools:
@@ -60,50 +63,98 @@ class RecordedTools:
         for row in rows:
             calls = left.pop(row["name"], []) + left.pop(row["alias"], [])
             made.append(_taking(row, calls) if calls else row)
-        aliases = {row["alias"] for row in rows}
+        aliases = _Names()
+        for row in rows:
+            aliases.free(row["alias"])
         for tool, calls in left.items():
-            alias = derive(tool)
-            while alias in aliases:
-                alias += "_"
-            aliases.add(alias)
-            row = {"name": tool, "alias": alias, "params": [], "returns": "Any", "doc": "", "extra": False}
+            row = {
+                "name": tool,
+                "alias": aliases.free(derive(tool)),
+                "params": [],
+                "returns": "Any",
+                "doc": "",
+                "extra": False,
+            }
             made.append(_taking(row | {"recorded": True}, calls))
         return made
 
 
-def _taking(row: dict[str, Any], calls: list[tuple[dict[str, Any], bool]]) -> dict[str, Any]:
+class _Passed:
+    """The arguments that were passed to a tool, of which each is looked at once.
+
+    Args:
+        calls: The calls, each with whether the tool took it.
+        known: The names that the tool lists.
+
+    Attributes:
+        taken: The names in calls that were taken, in order: those of the call with the most of them first.
+        refused: Names that neither are listed nor were ever taken.
+    """
+
+    def __init__(self, calls: Sequence[tuple[dict[str, Any], bool]], known: Collection[str]) -> None:
+        self._calls = len(calls)
+        self._times: dict[str, int] = {}
+        self._kinds: dict[str, set[str]] = {}
+        taken: dict[str, None] = {}
+        refused: dict[str, None] = {}
+        for arguments, is_taken in sorted(calls, key=lambda call: len(call[0]), reverse=True):
+            for name, value in arguments.items():
+                if is_taken:
+                    taken[name] = None
+                elif name not in known and name not in refused:
+                    if len(refused) >= MAX_REFUSED_NAMES:
+                        continue
+                    refused[name] = None
+                self._times[name] = self._times.get(name, 0) + 1
+                self._kinds.setdefault(name, set()).add(_TYPES.get(type(value), "Any"))
+        self.taken = list(taken)
+        self.refused = [name for name in refused if name not in taken]
+
+    def is_always(self, name: str) -> bool:
+        """Whether every call has passed an argument of this name."""
+        return self._times.get(name, 0) == self._calls
+
+    def kinds(self, name: str) -> str:
+        """The annotation of the values that were passed by this name; empty if none was."""
+        return " | ".join(sorted(self._kinds.get(name, ())))
+
+
+def _taking(row: dict[str, Any], calls: Sequence[tuple[dict[str, Any], bool]]) -> dict[str, Any]:
     """A row that takes these calls: the same if it does."""
-    known = {param["json"] for param in row["params"]}
-    params = [
-        param | {"required": False}
-        if param["required"] and any(param["json"] not in each for each, _ in calls)
-        else param
-        for param in row["params"]
-    ]
+    by_name = {param["json"]: param for param in row["params"]}
+    passed = _Passed(calls, by_name.keys())
+    names = list(by_name)
     if not row["extra"]:
         # Values may have been passed in order: that of the arguments, as they were taken.
-        taken = _names(each for each, is_taken in calls if is_taken)
-        first = taken if not known.issuperset(taken) else []
-        names = list(dict.fromkeys([*first, *(param["json"] for param in params), *_names(each for each, _ in calls)]))
-        by_name = {param["json"]: param for param in params}
-        params = [by_name.get(name) or _unlisted(name) for name in names]
+        first = passed.taken if not by_name.keys() >= set(passed.taken) else []
+        names = list(dict.fromkeys([*first, *names, *passed.refused]))
+    params = []
+    is_required, used = True, _Names()
+    for name in names:
+        param = by_name.get(name) or {"name": derive(name), "json": name, "type": "Any", "required": False}
+        # What follows an optional parameter of a Python function is optional.
+        is_required = is_required and param["required"] and passed.is_always(name)
+        # Names of an earlier listing and of this one may be the same identifier.
+        params.append(param | {"name": used.free(param["name"]), "required": is_required})
     if params == row["params"]:
         return row
     # By an annotation the guest tells a text from the JSON that it may hold.
-    kinds = {param["json"]: _kinds(param["json"], calls) for param in params}
-    typed = [param | ({"type": kinds[param["json"]]} if kinds[param["json"]] else {}) for param in params]
+    typed = [param | ({"type": kinds} if (kinds := passed.kinds(param["json"])) else {}) for param in params]
     return row | {"params": typed, "recorded": True}
 
 
-def _names(calls: Iterable[dict[str, Any]]) -> list[str]:
-    """The names of arguments, those of the call with the most of them first."""
-    return list(dict.fromkeys(name for each in sorted(calls, key=len, reverse=True) for name in each))
+class _Names:
+    """Names that are used."""
 
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._next: dict[str, int] = {}
 
-def _unlisted(name: str) -> dict[str, Any]:
-    return {"name": derive(name), "json": name, "type": "Any", "required": False}
-
-
-def _kinds(name: str, calls: list[tuple[dict[str, Any], bool]]) -> str:
-    """The annotation of the values that were passed by this name; empty if none was."""
-    return " | ".join(sorted({_TYPES.get(type(each[name]), "Any") for each, _ in calls if name in each}))
+    def free(self, name: str) -> str:
+        """The name, or else the next one that is free; used from now on."""
+        made = name
+        while made in self._used:
+            number = self._next[name] = self._next.get(name, 1) + 1
+            made = f"{name}_{number}"
+        self._used.add(made)
+        return made

@@ -24,6 +24,9 @@ _CUT = re.compile(r"\n… \d+ characters cut …\n")
 _OFFERED = re.compile(r"; (?:nearest|there are|write): .*|\. It is [\w.]+\(.*", re.DOTALL)
 """What our modules offer for a name that isn't there: it depends on the tools that there are."""
 
+_UNFIT = re.compile(r"([\w.]+\(\) ).*\. It is [\w.]+\(.*", re.DOTALL)
+"""What our modules say of a call that doesn't fit its tool. It is in no record, and the tool may be another by now."""
+
 _ADVICE = re.compile(r"(?:\n.*)?(?: \(.* was never awaited, so it never ran; .*\))?", re.DOTALL)
 """What follows an exception's own text: advice, which depends on tools and packages, and a note on a forgotten call."""
 
@@ -54,7 +57,11 @@ def is_same_error(
     # Another version of Python words what it doesn't understand otherwise.
     if "type" not in recorded or recorded["code"] == "syntax_error":
         return True
-    return _is_same_text(str(recorded.get("message", "")), str(now.get("message", "")), values_behind)
+    before, after = str(recorded.get("message", "")), str(now.get("message", ""))
+    if recorded["type"] == "TypeError" and (unfit := _UNFIT.match(before)) and (unfit_now := _UNFIT.match(after)):
+        # What doesn't fit depends on the tool; which tool it is doesn't.
+        return unfit[1] == unfit_now[1]
+    return _is_same_text(before, after, values_behind)
 
 
 def shown_error(error: Mapping[str, Any] | None) -> str | None:

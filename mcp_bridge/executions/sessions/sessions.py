@@ -330,15 +330,22 @@ async def session_rows(
         can_rebuild: Whether sessions are rebuilt.
     """
     rows = []
-    for head in await heads.heads(principal):
-        stored = await store.execution(head.head)
-        place = None if stored is None else Cell.of(stored)
+    async for head, place, stored in named_sessions(store, heads, principal):
         state: State = "lost"
         if stored is not None and place is not None:
             state = await _state(store, heads, stored, can_rebuild=can_rebuild)
         name, cells = ("", 0) if place is None else (place.session, place.number)
         rows.append(SessionRow(name, head.principal, cells, state, head.head, head.changed))
     return rows
+
+
+async def named_sessions(
+    store: ProgramStore, heads: SessionStore, principal: str | None
+) -> AsyncIterator[tuple[SessionHead, Cell | None, StoredExecution | None]]:
+    """The sessions of a principal, or of all, the one used last first: each with its last cell, if that is there."""
+    for head in await heads.heads(principal):
+        stored = await store.execution(head.head)
+        yield head, None if stored is None else Cell.of(stored), stored
 
 
 async def _state(store: ProgramStore, heads: SessionStore, head: StoredExecution, *, can_rebuild: bool) -> State:

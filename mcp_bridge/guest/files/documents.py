@@ -72,7 +72,7 @@ def of_bytes(data: bytes) -> Document | None:
 
 
 def of_block(block: dict[str, Any]) -> Document | None:
-    """The PDF or audio in a tool's result."""
+    """The PDF or audio in a tool's result; None for anything else, also for what is no base64."""
     if not blocks.is_block(block):
         return None
     mime = blocks.mime(block)
@@ -80,4 +80,8 @@ def of_block(block: dict[str, Any]) -> Document | None:
         return None
     import binascii
 
-    return Document(mime, SUFFIXES.get(mime, ".bin"), binascii.a2b_base64(blocks.body(block)))
+    try:
+        data = binascii.a2b_base64(blocks.body(block))
+    except ValueError:
+        return None
+    return Document(mime, SUFFIXES.get(mime, ".bin"), data) if data else None

@@ -75,7 +75,8 @@ function bind(row, args) {
   given.values.slice(0, row.params.length).forEach((value, at) => {
     bound[row.params[at].json] = value;
   });
-  const json = new Map(row.params.flatMap((param) => [[param.name, param.json], [param.json, param.json]]));
+  // A name in JavaScript goes before another parameter's name in JSON.
+  const json = new Map([...row.params.map((param) => [param.json, param.json]), ...row.params.map((param) => [param.name, param.json])]);
   const unknown = [];
   for (const [name, value] of Object.entries(given.names)) {
     const called = json.get(name) ?? (row.extra ? name : undefined);

@@ -34,13 +34,14 @@ function documentOf(value) {
   return found === undefined ? null : { mime: found[1], suffix: found[2], data };
 }
 
-// The PDF or audio in a tool's result, as `documentOf`.
+// The PDF or audio in a tool's result, as `documentOf`; null for what has no bytes.
 function documentOfBlock(value) {
   if (!isBlock(value)) return null;
   const type = mime(value);
   if (type !== PDF && !type.startsWith('audio/')) return null;
   const suffix = Object.hasOwn(SUFFIXES, type) ? SUFFIXES[type] : '.bin';
-  return { mime: type, suffix, data: Buffer.from(body(value), 'base64') };
+  const data = Buffer.from(body(value), 'base64');
+  return data.length === 0 ? null : { mime: type, suffix, data };
 }
 
 module.exports = { documentOf, documentOfBlock };

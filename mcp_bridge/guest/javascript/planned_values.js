@@ -101,7 +101,8 @@ function guard() {
   // So do these by the items themselves.
   for (const name of ['flat', 'sort', 'toSorted', 'includes', 'indexOf', 'lastIndexOf']) {
     replace(Array.prototype, name, (original) => function (...args) {
-      for (const item of this) need(item);
+      // It may be what only looks like an array.
+      for (let at = 0; at < this.length; at += 1) need(this[at]);
       return original.apply(this, args);
     });
   }

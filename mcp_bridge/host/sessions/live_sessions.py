@@ -181,12 +181,19 @@ class LiveSessions:
         self._watch = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._look)
 
     def _look(self) -> None:
-        self._watch = None
         if self._idle:
             self._tasks.start_soon(self._end_ended)
-            self._look_later()
+        else:
+            self._watch = None
 
     async def _end_ended(self) -> None:
+        await self._end_once()
+        # Only now: one look isn't begun beside another.
+        self._watch = None
+        if self._idle:
+            self._look_later()
+
+    async def _end_once(self) -> None:
         """Put away sessions that another process has ended. One with a cell under way is found when that has ended."""
         looked: dict[tuple[str, str], str] = {
             key: sandbox.head for key, sandbox in self._idle.items() if not self.is_running(key)
@@ -225,7 +232,8 @@ class LiveSessions:
         return sandbox is not None
 
     def drop(self, key: SessionKey) -> None:
-        """Put away a session's sandbox, now or when the cell under way has ended."""
+        """Put away a session's sandbox, now or when the cell under way has ended: the session has ended."""
+        self._overspent.discard(key)
         if not self.end(key) and key in self._queues:
             self._dropped.add(key)
 

@@ -6,10 +6,12 @@ clear: a row has the MAC of the name, and the executions have the name.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from mcp_bridge import fair_share
 from mcp_bridge.ledger.log.transaction import RowMac, check_row
 from mcp_bridge.ledger.storage.cell_chains import read_chain
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.storage.cell_chains import ChainedCell
     from mcp_bridge.ledger.storage.database import Database
+
+CELLS_OF_A_READ = 100
+"""Most cells that are read at once: what others read waits for that long."""
 
 
 class SessionHead(NamedTuple):
@@ -89,9 +94,17 @@ class SessionStore:
         return found
 
     async def chain(self, head: str, most: int) -> list[ChainedCell]:
-        """As `read_chain`."""
-        master = self._database.master
-        return await self._database.run_read(lambda connection: read_chain(connection, master, head, most))
+        """As `read_chain`, in parts: other readers come between."""
+        master, known = self._database.master, self._database.known_previous
+        found: list[ChainedCell] = []
+        while head and len(found) < most:
+            await fair_share.turn()
+            size = min(CELLS_OF_A_READ, most - len(found))
+            work = functools.partial(read_chain, master=master, head=head, most=size, known=known)
+            part = await self._database.run_read(work)
+            found += part
+            head = part[-1].previous if len(part) == size else ""
+        return found
 
     def begin_move(self, principal: str, session: str, before: str, head: str) -> Callable[[], Awaitable[bool]]:
         """Make an execution a session's last cell, in the transaction of what was posted last, without waiting.

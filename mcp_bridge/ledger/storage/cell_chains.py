@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
@@ -11,6 +13,35 @@ if TYPE_CHECKING:
     import sqlite3
 
     from mcp_bridge.ledger.storage.sealing import MasterKey
+
+
+MAX_KNOWN_CELLS = 20_000
+"""Cells of which it is kept which one is before."""
+
+
+class KnownPrevious:
+    """Which cell is before another, which never changes: those asked for last. Used by several threads."""
+
+    def __init__(self, most: int = MAX_KNOWN_CELLS) -> None:
+        self._most = most
+        self._known: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, execution: str) -> str | None:
+        """The execution that is the cell before; None if that isn't known."""
+        with self._lock:
+            if execution not in self._known:
+                return None
+            self._known.move_to_end(execution)
+            return self._known[execution]
+
+    def put(self, execution: str, previous: str) -> None:
+        """Keep it."""
+        with self._lock:
+            self._known[execution] = previous
+            self._known.move_to_end(execution)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
 
 
 class ChainedCell(NamedTuple):
@@ -48,7 +79,9 @@ def read_cell(connection: sqlite3.Connection, master: MasterKey, execution: str)
     return ChainedCell(execution, "" if place is None else place["previous"], status, bool(request))
 
 
-def read_chain(connection: sqlite3.Connection, master: MasterKey, head: str, most: int) -> list[ChainedCell]:
+def read_chain(
+    connection: sqlite3.Connection, master: MasterKey, head: str, most: int, known: KnownPrevious
+) -> list[ChainedCell]:
     """The cells of a session, the last first. Ends with a cell that is erased, which doesn't name the one before.
 
     Args:
@@ -56,9 +89,27 @@ def read_chain(connection: sqlite3.Connection, master: MasterKey, head: str, mos
         master: Opens cells.
         head: The execution of the last cell.
         most: How many are given.
+        known: Cells that need not be opened.
     """
     found: list[ChainedCell] = []
-    while head and len(found) < most and (cell := read_cell(connection, master, head)) is not None:
+    while head and len(found) < most:
+        cell = _known_cell(connection, head, known) or read_cell(connection, master, head)
+        if cell is None:
+            break
+        if cell.previous:
+            known.put(head, cell.previous)
         found.append(cell)
         head = cell.previous
     return found
+
+
+def _known_cell(connection: sqlite3.Connection, execution: str, known: KnownPrevious) -> ChainedCell | None:
+    """A cell of which it is known which one is before; None if it isn't, or if the cell has lost its key meanwhile."""
+    previous = known.get(execution)
+    if previous is None:
+        return None
+    row = connection.execute(
+        "SELECT status, request FROM executions JOIN data_keys ON execution = id WHERE id = ? AND wrapped IS NOT NULL",
+        (execution,),
+    ).fetchone()
+    return None if row is None else ChainedCell(execution, previous, row[0], bool(row[1]))

@@ -32,6 +32,7 @@ from mcp_bridge.ledger.log.quota import (
 )
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
+from mcp_bridge.ledger.storage.cell_chains import KnownPrevious
 from mcp_bridge.ledger.storage.file_opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.position_file import PositionError
@@ -99,6 +100,7 @@ class Database:
     Attributes:
         is_new: Whether this process created the file's log.
         reclaim: A callback, to be set, that makes room when the file is full.
+        known_previous: Cells of sessions of which it is known which one is before.
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
@@ -126,6 +128,7 @@ class Database:
         self._log: Log | None = None
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
+        self.known_previous = KnownPrevious()
         self._posted: list[Item] = []
         self._count_posted = 0
         self._count_written = 0

@@ -347,6 +347,7 @@ SAME = {
         "[...new Set([1, 1, 2]), ...new Map([[1, 2]]).get(1) + '', Object.is(NaN, NaN), Number.isInteger(1)]",
         "const k = 'a'; const { [k]: v } = { [k]: 1, ['b']() {} }; class A { static [k] = 2 } [v, A.a]",
         "[1, 2].filter((n) => n > 1).some((n) => n === 2)",
+        "[Array.prototype.indexOf.call({ length: 1, 0: 'a' }, 'a'), Array.prototype.includes.call('ab', 'b')]",
         "[[1].indexOf(1), [3, 4].find((n) => n > 3), Object.getPrototypeOf([]) === Array.prototype, Array.isArray([])]",
     ),
 }

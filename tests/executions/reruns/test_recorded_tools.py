@@ -4,6 +4,7 @@ import pytest
 
 from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest, RecordedCall
+from mcp_bridge.guest import proxies
 from mcp_bridge.ledger.log.payloads import CallOutcome, Failure, Success
 
 
@@ -22,7 +23,10 @@ def called(tool, arguments, result=None):
 def repeatable(rows, *calls, server="shop"):
     history = CallHistory()
     history.calls = dict(enumerate(calls))
-    return RecordedTools(history, {"shop": "shop", "shop.eu": "shop_eu"}).repeatable(server, rows)
+    made = RecordedTools(history, {"shop": "shop", "shop.eu": "shop_eu"}).repeatable(server, rows)
+    for each in made:
+        assert proxies.signature(each["params"], each["returns"], extra=each["extra"])
+    return made
 
 
 def params(row):
@@ -62,5 +66,53 @@ def test_what_a_tool_has_refused_comes_last():
 
 def test_a_tool_that_is_gone_has_a_row_of_its_calls_under_a_free_alias():
     [_, gone] = repeatable([row("a_b")], called("shop.a-b", {"x-y": None}), called("shop.a-b", {"x-y": "1"}))
-    assert (gone["name"], gone["alias"], gone["recorded"]) == ("a-b", "a_b_", True)
+    assert (gone["name"], gone["alias"], gone["recorded"]) == ("a-b", "a_b_2", True)
     assert gone["params"] == [{"name": "x_y", "json": "x-y", "type": "None | str", "required": False}]
+
+
+@pytest.mark.parametrize("calls", [[{"amount": "1", "to": "x"}], [{"to": "x"}], [{"sum": 1, "to": "x"}, {"to": "x"}]])
+@pytest.mark.parametrize("extra", [False, True])
+def test_nothing_is_required_after_what_is_not(calls, extra):
+    rows = [row("pay", "sum", "to", required=["sum", "to"], extra=extra)]
+    [pay] = repeatable(rows, *(called("shop.pay", each) for each in calls))
+    assert not any(required for _, _, required in params(pay))
+
+
+@pytest.mark.parametrize("passed", [{"due-date": "x"}, {"due-date": "x", "due.date": "y"}])
+def test_a_name_of_before_goes_before_the_same_one_of_now(passed):
+    [pay] = repeatable([row("pay", "due_date", required=["due_date"])], called("shop.pay", passed))
+    assert proxies.bind(pay, (), {"due_date": "x"}) == ({"due-date": "x"}, [])
+    assert proxies.bind(pay, ("x",), {}) == ({"due-date": "x"}, [])
+    assert proxies.bind(pay, (), dict(passed)) == (passed, [])
+
+
+class Counted(dict):
+    """Counts how often something in it is looked at."""
+
+    looks = 0
+
+    def __contains__(self, name):
+        Counted.looks += 1
+        return super().__contains__(name)
+
+    def __getitem__(self, name):
+        Counted.looks += 1
+        return super().__getitem__(name)
+
+    def __iter__(self):
+        Counted.looks += len(self)
+        return super().__iter__()
+
+    def items(self):
+        Counted.looks += len(self)
+        return super().items()
+
+
+@pytest.mark.parametrize("result", [None, REFUSED])
+def test_each_argument_is_looked_at_once_however_many_calls_there_are(result):
+    Counted.looks = 0
+    names, calls = 20_000, 2_000
+    many = called("shop.pay", Counted({f"n{number}": 1 for number in range(names)}), result)
+    [pay] = repeatable([row("pay", "a")], many, *[called("shop.pay", Counted({"a": "1"}))] * calls)
+    assert len(pay["params"]) == 1 + (names if result is None else 100)
+    assert Counted.looks == names + calls

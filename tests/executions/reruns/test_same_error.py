@@ -31,6 +31,14 @@ SAME = {
         error("git.log() got an unexpected keyword argument 'x'. It is log(y: int)"),
         error("git.log() got an unexpected keyword argument 'x'. It is log(y: int, z: int)"),
     ),
+    "another argument that is missing, too": (
+        error("shop.pay() missing required argument: 'to'. It is pay(to: str)", type="TypeError"),
+        error("shop.pay() missing required arguments: 'sum', 'to'. It is pay(sum: int, to: str)", type="TypeError"),
+    ),
+    "the same in JavaScript": (
+        error("shop.pay() missing required argument: 'to'. It is pay({to: string})", type="TypeError"),
+        error("shop.pay() got an unexpected argument 'a'. It is pay({to: string})\nadvice", type="TypeError"),
+    ),
     "another Python's folder": (
         error("cannot import name 'a' from 'b' (/usr/lib/python3.12/b.py)"),
         error("cannot import name 'a' from 'b' (/usr/lib/python3.14/b.py)"),
@@ -58,6 +66,14 @@ OTHER = {
     "text": (error("a"), error("b")),
     "longer text": (error("a"), error("ab")),
     "shorter text": (error("ab"), error("a")),
+    "another tool that a call doesn't fit": (
+        error("shop.pay() missing required argument: 'to'. It is pay(to: str)", type="TypeError"),
+        error("shop.ship() missing required argument: 'to'. It is ship(to: str)", type="TypeError"),
+    ),
+    "a function of the script's own that a call doesn't fit": (
+        error("pay() missing 1 required positional argument: 'to'", type="TypeError"),
+        error("pay() missing 2 required positional arguments: 'to' and 'a'", type="TypeError"),
+    ),
     "text in brackets": (error("a (b)"), error("a")),
     "more lines": (error("a"), error("a\nb")),
     "another text that was cut": (

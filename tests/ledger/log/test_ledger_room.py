@@ -641,7 +641,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
     files = Files(tmp_path, 100_000)
-    assert files.used() == files.incomplete("a" * 16) > 40_000
+    assert files.used() > 40_000
     for _ in range(2):
         row = kept_file(files, "a" * 16, "1", 40_000)
         assert files.used() == 40_000 + artifacts.FILE_BYTES
@@ -665,6 +665,29 @@ def test_what_a_killed_bridge_left_incomplete_is_swept_and_what_is_under_way_is_
     assert not left.exists()
     assert Path(row["path"]).exists()
     assert writer.write("2", b"x", first=False, last=True)["size"] == 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_artifacts_of_a_run_may_be_written_at_the_same_time(tmp_path, kept):
+    files = Files(tmp_path, 1 << 30)
+    writer = ArtifactWriter(files if kept else None, "a" * 16, 1 << 30)
+    for number in range(artifacts.MAX_OPEN):
+        writer.write(str(number), b"a", first=True, last=False)
+    with pytest.raises(BridgeError) as caught:
+        writer.write("more", b"a", first=True, last=False)
+    assert caught.value.code == "too_many_artifacts"
+    assert files.used() == kept * artifacts.MAX_OPEN * (1 + artifacts.FILE_BYTES)
+    # One that begins anew is another one.
+    writer.write("0", b"bc", first=True, last=False)
+    rows = [writer.write(str(number), b"d", first=False, last=True) for number in (1, 0)]
+    assert [row["size"] for row in rows] == [2, 3]
+    assert not kept or [Path(row["path"]).read_bytes() for row in rows] == [b"ad", b"bcd"]
+    with pytest.raises(BridgeError) as caught:
+        writer.write("0", b"d", first=False, last=True)
+    assert caught.value.code == "bad_artifact"
+    writer.abort()
+    assert files.used() == kept * (5 + 2 * artifacts.FILE_BYTES)
+    assert len(list((tmp_path / "files").glob("*/*"))) == 2 * kept
 
 
 async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_path):
