@@ -179,7 +179,12 @@ def mcp_server(
             questions.may_approve = functools.partial(_may_approve, supervisor, ctx)
             begin = functools.partial(_call, supervisor, ctx, questions, offered, params)
             result = await under_way.run(principal_of(ctx).name, begin)
-            return _refused(supervisor.settings, ctx, ENDED) if result is None else result
+            if result is not None:
+                return result
+            if offered is not None and name not in scripted:
+                ended: types.CallToolResult = offered.refused(ENDED, supervisor.settings)
+                return ended
+            return _refused(supervisor.settings, ctx, ENDED)
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work, principal_of(ctx).name)

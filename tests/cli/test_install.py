@@ -115,7 +115,7 @@ def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, 
     assert COMMAND in json.dumps(entry)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [skipped] = user.found(client).skipped
-    assert skipped.is_self
+    assert (skipped.is_self, skipped.is_started) == (True, True)
     before = path.read_bytes(), path.stat().st_mtime_ns
     assert "has the bridge already" in user.done(f"install {client} --yes")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
@@ -313,6 +313,39 @@ def test_servers_of_this_folder_alone_are_copied_too(user):
     user.done("servers import claude-code git --yes")
     assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
     assert path.read_text() == before
+
+
+def test_what_is_broken_for_another_folder_stops_nothing_here(user):
+    projects = {"/old": {"mcpServers": []}, "/older": []}
+    user.file("claude-code", json.dumps({"projects": projects, "mcpServers": {"git": {"command": "uvx"}}}))
+    user.done("servers import claude-code --yes")
+    user.done("install claude-code --take-over --yes")
+    assert set(user.servers("claude-code")) == {"bridge"}
+    user.done("install claude-code --uninstall --yes")
+    user.file("claude-code", json.dumps({"projects": {str(user.folder): {"mcpServers": []}}}))
+    assert "bad_client_config" in user.run("install claude-code --yes").output
+
+
+def test_the_bridge_for_this_folder_alone_is_the_bridge_here(user):
+    projects = {str(user.folder): {"mcpServers": {"mine": OVER_HTTP["claude-code"]}}}
+    path = user.file("claude-code", json.dumps({"projects": projects}))
+    before = path.read_text()
+    said = user.done("install claude-code --yes")
+    assert f"has the bridge for {user.folder} alone" in said
+    assert path.read_text() == before
+    # What is taken over is gone from every folder.
+    user.file("claude-code", json.dumps({"projects": projects, "mcpServers": {"git": {"command": "uvx"}}}))
+    user.done("install claude-code --take-over --yes")
+    assert set(user.servers("claude-code")) == {"bridge"}
+    assert json.loads(path.read_text())["projects"] == projects
+
+
+def test_another_bridge_for_this_folder_alone_is_copied_if_it_is_named(user):
+    team = {"type": "http", "url": "https://team.example.com/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
+    user.file("claude-code", json.dumps({"projects": {str(user.folder): {"mcpServers": {"team": team}}}}))
+    assert "nothing to import" in user.done("servers import claude-code --yes")
+    user.done("servers import claude-code team --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["team"]["url"] == team["url"]
 
 
 TOKEN = f"mcpb_{'0' * 16}_{'x' * 43}"

@@ -109,6 +109,7 @@ async def test_parameters_that_a_server_refuses_have_its_tools_listed_anew(shop,
 
 async def test_parameters_of_a_tool_that_is_as_it_was_are_bad(shop, monkeypatch):
     asked = 0
+    monkeypatch.setattr(supervisor_module, "RELIST_AFTER", 600.0)
     async with Fleet([shop.spec]) as fleet:
         server = fleet.server("shop")
         await server.listed("pay")
@@ -129,7 +130,66 @@ async def test_parameters_of_a_tool_that_is_as_it_was_are_bad(shop, monkeypatch)
         assert shop.reached == ["pay"] * 4
 
 
+async def test_parameters_that_are_refused_are_so_whether_or_not_the_tools_are_listed_in_the_calls_time(
+    shop, monkeypatch
+):
+    monkeypatch.setattr(supervisor_module, "RELIST_AFTER", 0.0)
+    monkeypatch.setattr(supervisor_module, "RELIST_TIMEOUT", 600.0)
+    async with Fleet([shop.spec]) as fleet:
+        server = fleet.server("shop")
+        await server.listed("pay")
+        monkeypatch.setattr(server._connection, "_list", lambda _: anyio.sleep(600))
+        assert (await refused(call_tool, fleet, "shop", "pay", {"refuse": True}, 2.0)).code == "bad_arguments"
+        await call_tool(fleet, "shop", "pay")
+        assert shop.reached == ["pay", "pay"]
+
+
 # --- changes that can't be listed ---
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["with an error", "with a time-out"])
+async def test_where_nothing_was_announced_a_listing_that_fails_stops_no_call(shop, monkeypatch, is_silent):
+    monkeypatch.setattr(supervisor_module, "RELIST_AFTER", 0.0)
+    async with Fleet([shop.spec]) as fleet:
+        server = fleet.server("shop")
+        await server.listed("pay")
+        shop.lists_nothing()
+        if is_silent:
+            monkeypatch.setattr(supervisor_module, "RELIST_TIMEOUT", 0.05)
+            monkeypatch.setattr(server._connection, "_list", lambda _: anyio.sleep(600))
+        for find in server.find_tool, server.listed:
+            assert (await refused(find, "pya")).code == "unknown_tool"
+            server._relist_at = 0.0
+        await call_tool(fleet, "shop", "pay")
+        assert shop.reached == ["pay"]
+
+
+async def test_a_listing_that_ends_with_the_call_that_asked_for_it_is_made_for_the_next(shop, monkeypatch):
+    async with Fleet([shop.spec]) as fleet:
+        server = fleet.server("shop")
+        await server.listed("pay")
+        shop.lists(PAY, MORE)
+        await announced(server)
+        monkeypatch.setattr(server._connection, "_list", lambda _: anyio.sleep(600))
+        found = []
+        async with anyio.create_task_group() as tasks:
+            first = anyio.CancelScope()
+
+            async def ends():
+                with first:
+                    await server.find_tool("other")
+
+            async def waits():
+                found.append((await server.find_tool("more")).name)
+
+            tasks.start_soon(ends)
+            await until(lambda: server._relisting is not None)
+            tasks.start_soon(waits)
+            await anyio.wait_all_tasks_blocked()
+            monkeypatch.undo()
+            monkeypatch.setattr(supervisor_module, "RELIST_PAUSE", 0.0)
+            first.cancel()
+        assert found == ["more"]
 
 
 async def test_where_announced_changes_can_not_be_listed_nothing_is_called(shop):
@@ -273,10 +333,18 @@ async def test_a_change_before_the_stream_was_opened_is_listed(monkeypatch):
         assert await names(listed) == ["act", "more"]
 
 
-async def test_a_server_without_such_a_stream_is_asked_for_it_once():
+async def test_a_server_without_such_a_stream_is_asked_for_it_once(quick, monkeypatch):
+    read, returned = http_transport.HttpTransport.read_announcements, anyio.Event()
+
+    async def watched(*args):
+        await read(*args)
+        returned.set()
+
+    monkeypatch.setattr(http_transport.HttpTransport, "read_announcements", watched)
     server = Announcing()
     server.refuses = [405]
     async with listens(server) as listed:
         assert await names(listed) == ["act"]
+        await returned.wait()
         assert [method for method, _, _ in server.seen].count("GET") == 1
         assert not listed.stale

@@ -7,6 +7,7 @@ import pytest
 from approval_tools import RULES, TOOLS
 
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.server.principal_calls import PrincipalCalls
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -26,6 +27,26 @@ def governance(tmp_path, sandboxes, request):
         "policy": RULES,
     }
     return load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
+
+
+async def test_a_call_that_is_ended_is_answered_as_its_tool_answers(
+    sandboxes, governance, tmp_path, connect, monkeypatch
+):
+    async def ended(*_):
+        return None
+
+    monkeypatch.setattr(PrincipalCalls, "run", ended)
+    async with (
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge,
+        connect(bridge, programs=True) as client,
+    ):
+        answers = {
+            name: (await client.call_tool(name, arguments)).structured_content
+            for name, arguments in (("run_python", {"code": "1"}), ("list_programs", {}))
+        }
+    assert (answers["run_python"]["status"], answers["run_python"]["error"]["code"]) == ("refused", "not_a_principal")
+    assert answers["list_programs"].keys() == {"error", "code"}
+    assert answers["list_programs"]["code"] == "not_a_principal"
 
 
 async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance, tmp_path, connect):

@@ -187,9 +187,10 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
             yield f"left: {file}, the log. Remove it by hand."
     for row in configuration_loading.discover_servers(loaded, quiet=True).skipped:
         if row.is_self:
+            removes = " `mcp-bridge install CLIENT --uninstall` removes that of any client." if row.is_started else ""
             yield (
                 f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
-                " `mcp-bridge install CLIENT --uninstall` removes that of any client."
+                f"{removes or ' Of another client, remove it by hand.'}"
             )
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 

@@ -138,7 +138,7 @@ def _entries_of(
         for name, entry in found.items()
         if not is_the_bridge(entry, address, os.environ) and (name in names or not is_another_bridge(entry, os.environ))
     }
-    here, elsewhere = local_servers(client, theirs, Path.cwd(), address)
+    here, elsewhere = local_servers(client, theirs, Path.cwd(), address, names)
     notes = servers_elsewhere(elsewhere, f"servers import {client.name}", "copies")
     only_for: dict[str, str] = {}
     for folder, local in here.items():

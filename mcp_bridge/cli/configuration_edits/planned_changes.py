@@ -15,6 +15,7 @@ from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_
 from mcp_bridge.cli.configuration_edits.take_over import (
     Change,
     entries_at,
+    folder_with_bridge,
     local_servers,
     move_servers,
     servers_elsewhere,
@@ -56,7 +57,8 @@ def planned(
     """The changes of the client's file and of our configuration.
 
     An entry of the bridge that is there already, with a command or over HTTP, stays as it is, unless the program that
-    it starts is gone. Another bridge stays the client's: its token is for that.
+    it starts is gone. One for this folder alone will do, unless servers are taken over. Another bridge stays the
+    client's: its token is for that.
 
     Args:
         client: The client.
@@ -86,7 +88,11 @@ def planned(
         change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
-    if not present:
+    # What is taken over is gone from every folder, so the bridge has to be in each.
+    is_for_one = request.folder is None and not request.take_over and not present
+    if is_for_one and (only := folder_with_bridge(client, file, Path.cwd(), address)) is not None:
+        change.notes.append(f"{client.title} has the bridge for {only} alone, and no other is added.")
+    elif not present:
         if request.name in entries:
             raise BridgeError(
                 "server_exists",

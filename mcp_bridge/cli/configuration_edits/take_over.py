@@ -15,7 +15,7 @@ from mcp_bridge.downstream.configuration.git_root import claude_code_projects
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from mcp_bridge.cli.configuration_edits.installation_records import Installation
@@ -120,7 +120,7 @@ def _local_path(folder: str) -> tuple[str, ...]:
 
 
 def local_servers(
-    client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress
+    client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress, names: Collection[str] = ()
 ) -> tuple[dict[str, Table], dict[str, Table]]:
     """The entries of Claude Code's local scope, each for one folder alone, without bridges: what it adds by default.
 
@@ -129,12 +129,13 @@ def local_servers(
         file: Its file.
         cwd: The working directory.
         address: Where this bridge serves over HTTP, if it does.
+        names: Those that are asked for by name, which may be another bridge.
 
     Returns:
         Those of the working directory, and those of other folders: by the folder's key in the file, and by name.
 
     Raises:
-        BridgeError: `bad_client_config`: they aren't objects.
+        BridgeError: `bad_client_config`: those of the working directory aren't objects.
     """
     projects = file.member("projects") if client.name == "claude-code" else None
     here: dict[str, Table] = {}
@@ -143,12 +144,36 @@ def local_servers(
     for folder in projects if isinstance(projects, dict) else ():
         found = {
             name: entry
-            for name, entry in entries_at(file, _local_path(folder)).items()
-            if not is_the_bridge(entry, address, os.environ) and not is_another_bridge(entry, os.environ)
+            for name, entry in _entries_for(file, folder, must_be_whole=folder in keys).items()
+            if not is_the_bridge(entry, address, os.environ)
+            and (name in names or not is_another_bridge(entry, os.environ))
         }
         if found:
             (here if folder in keys else elsewhere)[folder] = found
     return here, elsewhere
+
+
+def folder_with_bridge(client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress) -> str | None:
+    """The folder for which Claude Code's local scope has an entry of this bridge that counts in the working directory.
+
+    Raises:
+        BridgeError: As `local_servers`.
+    """
+    for folder in claude_code_projects(cwd) if client.name == "claude-code" else ():
+        entries = _entries_for(file, folder, must_be_whole=True).values()
+        if any(is_the_bridge(entry, address, os.environ) for entry in entries):
+            return folder
+    return None
+
+
+def _entries_for(file: ConfigurationFile, folder: str, *, must_be_whole: bool) -> dict[str, Any]:
+    """The entries of one folder in Claude Code's file; none, if they are broken and needn't be whole.
+
+    Raises:
+        BridgeError: `bad_client_config`: they aren't an object, and must be.
+    """
+    path = _local_path(folder)
+    return entries_at(file, path) if must_be_whole or isinstance(file.member(*path), dict) else {}
 
 
 def servers_elsewhere(elsewhere: Mapping[str, Table], command: str, does: str) -> list[str]:

@@ -241,12 +241,12 @@ class Connection(ServerConnection):
             await client.session.send_request(PingRequest(), EmptyResult)
 
     async def relist(self) -> Listing:
-        """List the tools again."""
-        self.stale = False
+        """List the tools again. If that fails, changes that were announced are still unlisted."""
+        announced, self.stale = self.stale, False
         try:
             self.listing = await self._list(self._open_client())
         except BaseException:
-            self.stale = True
+            self.stale = self.stale or announced
             raise
         self.listed_at = anyio.current_time()
         return self.listing

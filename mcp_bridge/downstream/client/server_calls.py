@@ -142,7 +142,7 @@ class DownstreamServer(SupervisedServer):
         return server_errors.error(self.spec, "tool_changed", message, hint=hint, tool=now.name)
 
     async def _parameters_refused(
-        self, connection: ServerConnection, tool: ToolInfo, error: BridgeError
+        self, connection: ServerConnection, tool: ToolInfo, error: BridgeError, deadline: float
     ) -> BridgeError:
         """The error for a call whose parameters a server has refused: it may have changed its tools unannounced.
 
@@ -150,9 +150,11 @@ class DownstreamServer(SupervisedServer):
             connection: Where it was refused.
             tool: The tool as it was called.
             error: The error as the server has it.
+            deadline: When the call's time is over. A listing that takes longer is not waited for.
         """
         if connection.usable and self._is_due(connection):
-            await self._relist(connection)
+            with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
+                await self._relist(connection)
         now = self._by_name.get(tool.name)
         if now is None:
             return self._unknown(tool.name, self._by_name)
@@ -184,7 +186,7 @@ class DownstreamServer(SupervisedServer):
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             failure = await server_errors.call_failure(self.spec, connection, tool, error, limit=self._max_result_bytes)
             if failure.details.get("rpc_code") == server_errors.INVALID_PARAMS:
-                failure = await self._parameters_refused(connection, tool, failure)
+                failure = await self._parameters_refused(connection, tool, failure, began + limit)
             raise failure from None
         finally:
             connection.in_flight.discard(began)

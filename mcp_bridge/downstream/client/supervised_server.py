@@ -357,8 +357,9 @@ class SupervisedServer:
         """
         connection = await self._ready()
         tool = self._by_name.get(name) or self._by_alias.get(name)
-        if tool is None and (connection.stale or self._is_due(connection)):
-            await self._relist(connection)
+        if tool is None and (self._has_unlisted_changes(connection) or self._is_due(connection)):
+            if not await self._relist(connection):
+                await self._list_changes(connection)
             tool = self._by_name.get(name) or self._by_alias.get(name)
             if tool is None:
                 self._check_listed(connection)
@@ -373,7 +374,7 @@ class SupervisedServer:
         return server_errors.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: ServerConnection) -> bool:
-        """List again, once for all callers. If that fails, the old listing stays, and the connection is stale.
+        """List again, once for all callers. If that fails, the old listing stays, and announced changes are unlisted.
 
         Returns:
             Whether this call made the listing; False if it waited for one that another had begun.
@@ -387,9 +388,14 @@ class SupervisedServer:
             if (wait := self._relist_at - began) > 0:
                 await anyio.sleep(wait)
                 began = anyio.current_time()
-            self._not_listed = f"it gave no answer within {RELIST_TIMEOUT:g} s"
+            self._not_listed = "the call that had asked for them ended first"
+            listing = None
             with time_limit(RELIST_TIMEOUT):
-                self._set_listing(await connection.relist())
+                listing = await connection.relist()
+            if listing is None:
+                self._not_listed = f"it gave no answer within {RELIST_TIMEOUT:g} s"
+            else:
+                self._set_listing(listing)
                 self._not_listed = None
         except Exception as error:  # noqa: BLE001 - whoever is about to call a tool is told (`_check_listed`)
             self._not_listed = str(error)
@@ -400,6 +406,13 @@ class SupervisedServer:
             self._relisting = None
             done.set()
         return True
+
+    async def _list_changes(self, connection: ServerConnection) -> None:
+        """List what the server has announced, or wait until it is listed."""
+        for _ in range(2):
+            if not self._has_unlisted_changes(connection) or await self._relist(connection):
+                return
+            # A listing begun for another call may have been requested before the last change, or ended with that call.
 
     def _is_due(self, connection: ServerConnection) -> bool:
         """Whether the listing is so old that a change that nobody has announced is looked for, on an occasion."""
@@ -437,10 +450,7 @@ class SupervisedServer:
 
     async def _listed(self, name: str) -> tuple[ToolInfo, ServerConnection]:
         connection = await self._ready()
-        for _ in range(2):
-            if not self._has_unlisted_changes(connection) or await self._relist(connection):
-                break
-            # A listing begun for another call may have been requested before the last change.
+        await self._list_changes(connection)
         # The new listing may have found that the process has died.
         connection = await self._ready()
         self._check_listed(connection)

@@ -68,12 +68,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A configured server that was left out on purpose, and why; `is_self` if it is this bridge."""
+    """A configured server that was left out on purpose, and why.
+
+    Attributes:
+        is_self: Whether it is this bridge.
+        is_started: Whether it is this bridge as a program that the client starts, and not by an address.
+    """
 
     name: str
     file: str
     reason: str
     is_self: bool = False
+    is_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +493,7 @@ def _bridge(
     """Why a server is left out because it is a bridge, or None."""
     if spec.type == "stdio" and runs_itself(spec.command, spec.args):
         reason = "it is this bridge; a bridge behind itself would start itself for ever."
-        return Skipped(spec.name, spec.source, reason, is_self=True)
+        return Skipped(spec.name, spec.source, reason, is_self=True, is_started=True)
     if spec.scope in OWN_SCOPES:
         return None
     texts = [spec.url or "", spec.command, *spec.args, *spec.env.values(), *spec.headers.values()]

@@ -311,7 +311,9 @@ async def _end_calls_of_nobody(calls: PrincipalCalls, authenticator: Authenticat
     All at once: what waits for a place must not get that of what ends.
     """
     if name in calls.principals and not await authenticator.knows(name):
-        logger.warning("the calls of %s are ended: it has no token any more, or no table", name)
+        logger.warning(
+            "the calls of %s are ended: it has no token any more, or no table, or it can't be verified", name
+        )
         calls.end(name)
 
 

@@ -4,7 +4,8 @@ Bodies that arrive share one room: a principal may have as much of it as stays f
 thresholds, Choudhury and Hahne, 1998). One alone gets half, two get a third each, and some is always free.
 
 A body that was handed on takes nothing from others, however long its call runs. Until the request is over it is counted
-for its principal, because the call has it in memory.
+for its principal, because the call has it in memory. A session's call may go on without its connection, and is then not
+counted any more.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ MAX_ARRIVING_BYTES = 64 << 20
 """Bodies of all requests that are arriving; more where `max_body_size` needs it."""
 
 MAX_BYTES_PER_PRINCIPAL = 64 << 20
-"""Bodies of one principal's requests that are in progress: as many of the largest scripts as run at once by default."""
+"""Bodies of one principal's open requests: as many of the largest scripts as run at once by default."""
 
 
 class BodyRoom:
     """The room.
 
     Args:
-        max_body_size: Most bytes of one body. There is always room for one.
+        max_body_size: Most bytes of one body. A principal that is alone always has room for one.
 
     Attributes:
         arriving: Bytes of the bodies that are arriving.

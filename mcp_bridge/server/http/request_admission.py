@@ -172,9 +172,11 @@ class Endpoint:
             await _discard(receive)
             raise _too_large(limit)
         parts: list[bytes] = []
+        refusal: RefusedRequest | None = None
+        is_last = False
         try:
             with anyio.fail_after(self._settings.read_timeout):
-                while True:
+                while not is_last:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise refused(400, "bad_request", "The request ended before its body was complete.")
@@ -182,16 +184,19 @@ class Endpoint:
                     is_last = not message.get("more_body", False)
                     is_too_large = room.size + len(part) > limit
                     if is_too_large or not room.take(len(part)):
-                        if not is_last:
-                            await _discard(receive)
-                        raise _too_large(limit) if is_too_large else _no_room()
+                        refusal = _too_large(limit) if is_too_large else _no_room()
+                        break
                     parts.append(part)
-                    if is_last:
-                        return b"".join(parts)
         except TimeoutError:
             raise refused(
                 408, "request_timeout", f"The request took longer than {self._settings.read_timeout:g} s to arrive."
             ) from None
+        if refusal is not None:
+            # Not within the time for the body: the refusal is decided.
+            if not is_last:
+                await _discard(receive)
+            raise refusal
+        return b"".join(parts)
 
     async def _pass_on(self, scope: Scope, body: bytes, room: Body, receive: Receive, send: Send) -> None:
         """Hand a request to the handler, until its client's credential ends.

@@ -128,6 +128,24 @@ async def test_calls_that_run_take_no_room_of_others_and_are_bounded_for_each():
     assert (await asked(endpoint, "anna", 9 * MIB))[0] == 200
 
 
+async def test_what_is_too_large_is_told_so_though_its_rest_takes_longer_than_bodies_may():
+    endpoint = Endpoint(Running(), ByHeader(), HttpSettings(read_timeout=0.05))
+    arriving = [{"type": "http.request", "body": b"x", "more_body": True}]
+    told = []
+
+    async def receive():
+        if not arriving:
+            await anyio.sleep_forever()
+        return arriving.pop()
+
+    async def send(message):
+        told.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/mcp", "query_string": b""}
+    await endpoint({**scope, "headers": [(b"x-principal", b"anna")]}, receive, send)
+    assert told[0]["status"] == 413
+
+
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
 async def test_only_a_post_request_has_a_body(method):
     running = Running()

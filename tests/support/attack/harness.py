@@ -159,6 +159,7 @@ class Person(Questions):
         )
         session = SimpleNamespace(client_capabilities=capabilities)
         super().__init__(SimpleNamespace(session=session))  # type: ignore[arg-type]
+        self.may_approve = _is_approver
         self.answer = answer
         self.shown: list[Shown] = []
         self._meanwhile = meanwhile
@@ -169,6 +170,10 @@ class Person(Questions):
         if self.answer is None:
             return types.ElicitResult(action="cancel")
         return types.ElicitResult(action="accept" if self.answer else "decline", content={"approve": self.answer})
+
+
+async def _is_approver() -> bool:
+    return True
 
 
 class CaseBridge(Bridge):

@@ -180,7 +180,8 @@ class Authenticator:
             return False
         try:
             tokens = await self._current()
-        except BridgeError:
+        except BridgeError as exc:
+            self._log_unverifiable(exc)
             return False
         return any(
             record.principal == name and (has_table or not record.restricted) and not record.has_expired(self._clock())
@@ -250,7 +251,7 @@ class Authenticator:
         try:
             tokens = await self._current()
         except BridgeError as exc:
-            self._log_problem(f"no token can be verified: {exc.code}: {exc}")
+            self._log_unverifiable(exc)
             raise self._unavailable() from None
         found = find(tokens, text, self._clock())
         if found is None:
@@ -330,6 +331,9 @@ class Authenticator:
                     self._records = await anyio.to_thread.run_sync(self._tokens.read)
                     self._stamp = stamp
         return self._records
+
+    def _log_unverifiable(self, error: BridgeError) -> None:
+        self._log_problem(f"no token can be verified: {error.code}: {error}")
 
     def _log_problem(self, problem: str) -> None:
         """Log what the operator has to mend, at most once a minute: requests could fill the disk with it."""

@@ -123,7 +123,7 @@ async def test_an_expired_token_is_refused(tmp_path):
         (await server.bearer(made.text)).refused(401, "bad_token")
 
 
-async def test_a_principal_is_known_while_anybody_could_authenticate_as_it(tmp_path):
+async def test_a_principal_is_known_while_anybody_could_authenticate_as_it(tmp_path, caplog):
     async with authenticating(tmp_path, PROXY) as server:
         knows = server.authenticator.knows
         # The proxy may name anna, and has no word for ben.
@@ -145,6 +145,7 @@ async def test_a_principal_is_known_while_anybody_could_authenticate_as_it(tmp_p
         (tmp_path / "state" / "principal-tokens.json").write_text("no tokens")
         server.authenticator.restrict({"ben": Principal("ben")})
         assert not await knows("ben")
+        assert "no token can be verified" in caplog.text
 
 
 def variants(token):
