@@ -2,7 +2,6 @@
 
 from contextlib import asynccontextmanager
 
-import anyio
 import pytest
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
@@ -351,7 +350,7 @@ async def test_a_node_that_ends_prints_nothing_of_its_own(both):
         assert (await well(cells, "x")).value == "1"
 
 
-async def test_a_result_that_was_sent_before_its_cell_is_no_cells(both):
+async def test_a_result_that_was_sent_before_its_cell_is_no_cells(both, forged):
     """What is sent during a cell counts as that one's: `tests/system/test_hostile_cells.py`."""
     forged = (
         "{ jsonrpc: '2.0', id: 900, method: 'execution.finish', params: { exit_code: 0, value: 'forged' } }",
@@ -363,9 +362,9 @@ async def test_a_result_that_was_sent_before_its_cell_is_no_cells(both):
             cells,
             "const { Worker } = require('node:worker_threads');\n"
             "new Worker(`const fs = require('node:fs'); setTimeout(() => { for (let n = 0; n < 200; n++) { "
-            f"{send} }} }}, 300)`, {{ eval: true }}).unref()\nlet x = 1; x",
+            f"{send} }} }}, 3000)`, {{ eval: true }}).unref()\nlet x = 1; x",
         )
-        await anyio.sleep(1)
+        await until(lambda: forged)
         assert (await well(cells, "x")).value == "1"
         assert (await well(cells, "x + 1")).value == "2"
 

@@ -565,7 +565,8 @@ begun = json.dumps({"jsonrpc": "2.0", "method": "execution.begun", "params": {"e
 import stat
 out = [fd for fd in fds if fd >= 100 and stat.S_ISFIFO(os.fstat(fd).st_mode)]
 def forge():
-    time.sleep(0.3)
+    # The cell has ended by then.
+    time.sleep(3)
     for fd in out:
         try:
             os.set_blocking(fd, True)
@@ -576,10 +577,10 @@ threading.Thread(target=forge, daemon=True).start()
 """
 
 
-async def test_a_result_that_was_sent_before_its_cell_is_no_cells(sandboxes):
+async def test_a_result_that_was_sent_before_its_cell_is_no_cells(sandboxes, forged):
     async with opened(sandboxes) as cells:
         await cells(FORGER)
-        await anyio.sleep(1)
+        await until(lambda: forged)
         record = await cells("'true'")
         assert record.value == "'true'"
 

@@ -23,6 +23,7 @@ from mcp_bridge.host.engine_setup import Prepared, prepare
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.settings import Settings
+from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -150,6 +151,21 @@ class Runs:
 
 def source(code: Source, language: Language) -> str:
     return code if isinstance(code, str) else code[language]
+
+
+@pytest.fixture
+def forged(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What has been read from sandboxes that contains the word `forged`."""
+    read: list[bytes] = []
+    feed = LineDecoder.feed
+
+    def noted(self: LineDecoder, chunk: bytes) -> list[bytes]:
+        if b"forged" in chunk:
+            read.append(chunk)
+        return feed(self, chunk)
+
+    monkeypatch.setattr(LineDecoder, "feed", noted)
+    return read
 
 
 @pytest.fixture(params=BOTH)
