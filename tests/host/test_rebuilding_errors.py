@@ -36,7 +36,7 @@ async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_e
     async with bilingual.open() as bridge:
         # The sandbox is there: what is left to happen in time is little.
         await bridge.run("1", session="s")
-        until = time.time() + 10
+        until = time.time() + 5
         first = await bridge.run(code.replace("{until}", repr(until)), session="s")
         assert first.status == "error"
         await anyio.sleep(until + 0.1 - time.time())
