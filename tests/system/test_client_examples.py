@@ -53,16 +53,19 @@ async def test_an_examples_entry_over_http_reaches_a_bridge_with_a_token(configu
         for client, (example, _, users) in FILES.items():
             place = setup.home / users
             place.parent.mkdir(parents=True, exist_ok=True)
-            text = (EXAMPLES / example).read_text()
-            place.write_text(text.replace("https://bridge.example.com/mcp", bridge.url))
+            place.write_text((EXAMPLES / example).read_text())
             other = setup.home / f"{client}.toml"
-            settings = setup.config.read_text().replace("client_configs = false", f'client_configs = ["{client}"]')
-            other.write_text(settings)
-            command = ("--config", str(other), "run", "-c", CODE)
+            other.write_text(setup.config.read_text())
 
-            def run(command=command):
-                return setup.run(*command, config=False, env={"BRIDGE_TOKEN": token, "XDG_CONFIG_HOME": ""})
+            def run(*command, config=("--config", str(other))):
+                variables = {"BRIDGE_TOKEN": token, "XDG_CONFIG_HOME": ""}
+                return setup.run(*config, *command, config=False, env=variables)
 
-            done = await on_blocking_thread(run)
+            # Another bridge is a server of this one only where the operator names it.
+            copied = await on_blocking_thread(run, "servers", "import", client, "team-bridge", "--yes")
+            assert copied.returncode == 0, (client, copied.stdout, copied.stderr)
+            assert "https://bridge.example.com/mcp" in other.read_text()
+            other.write_text(other.read_text().replace("https://bridge.example.com/mcp", bridge.url))
+            done = await on_blocking_thread(run, "run", "-c", CODE)
             assert done.stdout.decode().strip() == "42", (client, done.stdout, done.stderr)
             place.unlink()
