@@ -59,12 +59,12 @@ class SessionRequests:
     """A session's requests that are in progress, by their ids: by these the SDK finds the stream of an answer.
 
     Attributes:
-        connected: How many have a connection. One of them may be the session's own stream, which asks for nothing.
+        streams: How many streams are open that ask for nothing: the session's own, and resumed ones.
         used_at: When the last one came or was over.
     """
 
     def __init__(self) -> None:
-        self.connected = 0
+        self.streams = 0
         self.used_at = anyio.current_time()
         self._taken: dict[str, _Request] = {}
 
@@ -88,12 +88,13 @@ class SessionRequests:
         Raises:
             RefusedRequest: It has the id of another that isn't answered.
         """
-        self.connected += 1
+        is_stream = scope["method"] == "GET"
+        self.streams += is_stream
         self.used_at = anyio.current_time()
         try:
             await self._handle(handler, scope, receive, send)
         finally:
-            self.connected -= 1
+            self.streams -= is_stream
             self.used_at = anyio.current_time()
 
     async def _handle(self, handler: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -281,7 +282,7 @@ class Sessions(StreamableHTTPSessionManager):
             if most - 1 < counts[owner] + 1:
                 return False
             unused = [
-                (session.requests.connected > 0, session.requests.used_at, session_id)
+                (session.requests.streams > 0, session.requests.used_at, session_id)
                 for session_id, session in self._sessions.items()
                 if session.owner == greedy and not session.requests.is_awaited
             ]

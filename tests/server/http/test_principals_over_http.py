@@ -163,7 +163,10 @@ print(json.dumps(found))
         changed = text.replace('["one", "gone"]', '["other", "one"]').replace(
             "[principals.ben]", '[principals.ben]\nservers = ["one"]'
         )
-        setup.config.write_text(changed)
+        written = setup.config.with_suffix(".new")
+        written.write_text(changed)
+        # At once: the bridge may read it at any moment.
+        written.replace(setup.config)
         for name in tokens:
             _, (servers, found, *others) = await told(name)
             assert (servers, found) == (["one"], ["one"]), name
