@@ -63,6 +63,9 @@ LAST_SECONDS = 2
 CONFIGURATION_SECONDS = 1.0
 """How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
 
+SECOND_LOOK_SECONDS = 0.2
+"""How long the configuration must lack a principal before its calls are ended."""
+
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
 
@@ -223,7 +226,7 @@ async def serve_http(
         # What is said in their stead names no server.
         server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
-        end_calls = functools.partial(_end_calls_of_nobody, own_calls, authenticator)
+        end_calls = functools.partial(_end_calls_of_nobody, supervisor, own_calls, authenticator)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings, end_calls)
         viewer = _viewer(authenticator, settings)
         supervisor.on_principals(authenticator.restrict)
@@ -244,7 +247,7 @@ async def serve_http(
                 tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
                 tasks.start_soon(_watch_configuration, supervisor, authenticator)
-                tasks.start_soon(_watch_principals, own_calls, authenticator)
+                tasks.start_soon(_watch_principals, supervisor, own_calls, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -305,23 +308,30 @@ async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Auth
             await supervisor.look()
 
 
-async def _end_calls_of_nobody(calls: PrincipalCalls, authenticator: Authenticator, name: str) -> None:
+async def _end_calls_of_nobody(
+    supervisor: BridgeSupervisor, calls: PrincipalCalls, authenticator: Authenticator, name: str
+) -> None:
     """End what runs for a principal that nobody can authenticate as any more, whichever request has begun it.
 
     All at once: what waits for a place must not get that of what ends.
     """
-    if name in calls.principals and not await authenticator.knows(name):
+    if name not in calls.principals or await authenticator.knows(name):
+        return
+    # An editor may have had the configuration half-written.
+    await anyio.sleep(SECOND_LOOK_SECONDS)
+    await supervisor.look()
+    if not await authenticator.knows(name):
         logger.warning(
             "the calls of %s are ended: it has no token any more, or no table, or it can't be verified", name
         )
         calls.end(name)
 
 
-async def _watch_principals(calls: PrincipalCalls, authenticator: Authenticator) -> None:
+async def _watch_principals(supervisor: BridgeSupervisor, calls: PrincipalCalls, authenticator: Authenticator) -> None:
     while True:
         await anyio.sleep(REVOCATION_SECONDS)
         for name in calls.principals:
-            await _end_calls_of_nobody(calls, authenticator, name)
+            await _end_calls_of_nobody(supervisor, calls, authenticator, name)
 
 
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:

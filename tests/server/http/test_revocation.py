@@ -5,6 +5,7 @@ import contextlib
 import json
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 import pytest
@@ -14,6 +15,9 @@ from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+
+from mcp_bridge.server.http import app
+from mcp_bridge.server.principal_calls import PrincipalCalls
 
 pytestmark = [pytest.mark.timeout(170), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -187,3 +191,26 @@ async def test_a_principal_that_has_another_token_keeps_what_runs_in_its_session
             return {row["status"] for row in (await executions(setup)).values()} == {"success"}
 
         await until(has_ended)
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_a_principal_that_is_missing_for_a_moment_keeps_its_calls(is_back):
+    """An editor has the configuration half-written: the second look finds it whole."""
+    known = []
+
+    class Looked:
+        async def look(self):
+            known.append(is_back)
+
+        async def knows(self, name):
+            return any(known)
+
+    looked, calls = Looked(), PrincipalCalls()
+
+    async def work():
+        await app._end_calls_of_nobody(looked, calls, looked, "anna")
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    assert await calls.run("anna", work) == ("done" if is_back else None)
+    assert known == [is_back]
