@@ -22,7 +22,7 @@ from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.executions.waits.wake_times import last_looked
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
-from mcp_bridge.ledger.storage.execution_store import StoredExecution
+from mcp_bridge.ledger.storage.execution_store import NO_TEXTS, StoredExecution
 from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:
@@ -36,8 +36,15 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import KeyTexts, ProgramStore
     from mcp_bridge.policy.secrets.value_references import Scalar
+
+
+class RunWaitsError(BridgeError):
+    """An execution wasn't stored, since a run of the same code waits, or has ended and told nobody. `not_recorded`."""
+
+    def __init__(self) -> None:
+        super().__init__("not_recorded", "A run of the same code waits, or nobody has been given what came of it.")
 
 
 class Lifecycle:
@@ -118,18 +125,22 @@ class Lifecycle:
         return added
 
     async def begin(
-        self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry
+        self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry, unless: KeyTexts = NO_TEXTS
     ) -> Callable[[], Awaitable[None]]:
         """As `start`, for an execution without a key, without waiting until it is stored.
 
+        Args:
+            execution, values, entry: As `start`.
+            unless: As `ProgramStore.begin_adding`.
+
         Returns:
             Waits until it is stored, and durable. Nothing that the execution asks for, tells or gives is taken before.
-            Raises BridgeError `not_recorded` if it can't be stored.
+            Raises BridgeError `not_recorded` if it can't be stored; `RunWaitsError` if it isn't because of `unless`.
         """
         self._active[execution.id] = anyio.Event()
         try:
             with anyio.CancelScope(shield=True):
-                added = await self.store.begin_adding(execution, values, entry)
+                added = await self.store.begin_adding(execution, values, entry, unless=unless)
         except BaseException:
             self._release(execution.id)
             raise
@@ -140,6 +151,8 @@ class Lifecycle:
                 if not await added():
                     # Whatever has that id isn't ours to leave.
                     self._release(execution.id)
+                    if unless.texts:
+                        raise RunWaitsError
                     raise BridgeError("not_recorded", f"There is an execution {execution.id} already.")
 
         return recorded

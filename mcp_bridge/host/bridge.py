@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -442,6 +442,7 @@ class Bridge:
         files: Sequence[str] | None = None,
         packages: Sequence[str] = (),
         language: Language = "python",
+        is_expected: bool = False,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
@@ -466,6 +467,7 @@ class Bridge:
             files: Names of the inputs that it may read; all by default.
             packages: Requirements of packages that its sandbox is to have, from the operator's list.
             language: What it is written in.
+            is_expected: Whether this is within `Sandboxes.expected`.
 
         Raises:
             BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
@@ -502,10 +504,13 @@ class Bridge:
         if session is None:
             if fork is not None:
                 raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
-            with self._lane.admitted(), self.sandboxes.expected(is_pooled=not packages):
+            with (
+                self._lane.admitted(),
+                nullcontext() if is_expected else self.sandboxes.expected(is_pooled=not packages),
+            ):
                 return await self.scripts.run(job, key)
         name = SessionKey(self.principal.name, session)
-        with self._lane.admitted(), self.sandboxes.expected(is_pooled=False):
+        with self._lane.admitted(), nullcontext() if is_expected else self.sandboxes.expected(is_pooled=False):
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
 
@@ -570,9 +575,10 @@ class Bridge:
         is_known = turn is not None
         try:
             while True:
-                cell, head, blocked = turn or await self.sessions.turn(name.name, fork)
+                cell, head, blocked, is_whole = turn or await self.sessions.turn(name.name, fork)
+                begun = replace(job, cell=cell, head=head, blocked=blocked, is_new_code=is_whole)
                 try:
-                    record = await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+                    record = await self.scripts.run(begun, key)
                 except SessionMovedError:
                     if not is_known:
                         raise

@@ -12,8 +12,10 @@ a hold is the processor time that the loop's own thread has had.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -79,6 +81,52 @@ class Hold:
     cause: str
 
 
+_TIMER_CLOEXEC = 0o2000000
+_CLOCK_MONOTONIC = 1
+
+
+class _Alarm:
+    """Lets a thread sleep until a while after somebody has said so.
+
+    An event would wake it at once, and it would take the interpreter from whoever has just begun with its work. A timer
+    of the kernel (timerfd_create(2), Linux) is set by one system call. Where there is none, the thread is woken at once.
+    """
+
+    def __init__(self) -> None:
+        # It keeps the interpreter lock: the call takes less than to give it up.
+        self._library = ctypes.PyDLL(None)
+        self._timer = -1
+        self._event = threading.Event()
+
+    def open(self) -> None:
+        """Make the timer; on the thread, before it waits."""
+        make = getattr(self._library, "timerfd_create", None)
+        self._timer = -1 if make is None else make(_CLOCK_MONOTONIC, _TIMER_CLOEXEC)
+
+    def set(self, seconds: float) -> None:
+        """Wake the thread after this time."""
+        if self._timer < 0:
+            self._event.set()
+            return
+        # Of an interval, which there isn't, and of the time until the end: seconds and nanoseconds.
+        times = (ctypes.c_long * 4)(0, 0, int(seconds), max(1, int(seconds % 1 * 1e9)))
+        self._library.timerfd_settime(self._timer, 0, times, None)
+
+    def wait(self) -> None:
+        """Sleep until then."""
+        if self._timer < 0:
+            self._event.wait()
+            self._event.clear()
+            return
+        os.read(self._timer, 8)
+
+    def close(self) -> None:
+        """Nobody sets it any more."""
+        if self._timer >= 0:
+            os.close(self._timer)
+            self._timer = -1
+
+
 class LoopWatch:
     """Counts what holds one event loop.
 
@@ -105,7 +153,9 @@ class LoopWatch:
         self._counted = -math.inf
         """When the processor time was read last, which takes longer than all else that is done for a turn."""
         self._seen: str | None = None
-        self._awake = threading.Event()
+        self._alarm = _Alarm()
+        self._is_asleep = False
+        """Whether the thread sleeps until it is woken."""
         self._over = False
         self._thread_id = threading.get_ident()
 
@@ -123,8 +173,9 @@ class LoopWatch:
         if began - self._counted > _STALE * self._held:
             self._began_busy = time.thread_time()
             self._counted = began
-        if not self._awake.is_set():
-            self._awake.set()
+        if self._is_asleep:
+            self._is_asleep = False
+            self._alarm.set(_LOOK_SECONDS)
 
     def end(self) -> None:
         """The loop has done what there was."""
@@ -164,15 +215,18 @@ class LoopWatch:
 
     def look(self) -> None:
         """Look at the loop while it is at work, until the watch is over."""
+        self._alarm.open()
         quiet = 0
         while not self._over:
             began = self._began
             if began is None:
                 quiet += 1
                 if quiet > _QUIET_LOOKS:
-                    self._awake.clear()
-                    if self._began is None:
-                        self._awake.wait()
+                    self._is_asleep = True
+                    # Else it has begun in between, and need not have seen that.
+                    if self._began is None and not self._over:
+                        self._alarm.wait()
+                    self._is_asleep = False
                     quiet = 0
                     continue
             else:
@@ -182,6 +236,7 @@ class LoopWatch:
                     if self._began == began:
                         self._seen = seen
             time.sleep(_LOOK_SECONDS)
+        self._alarm.close()
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way to a thread's frame
@@ -190,7 +245,7 @@ class LoopWatch:
     def stop(self) -> None:
         """End the thread that looks."""
         self._over = True
-        self._awake.set()
+        self._alarm.set(0.0)
 
 
 def _names(frame: FrameType | None) -> str:

@@ -200,8 +200,11 @@ class SandboxRun:
         )
         self._activity = ScriptActivity(self._channel, requests)
 
-    async def run(self) -> ExecutionRecord:
+    async def run(self, unwatched: anyio.Event | None = None) -> ExecutionRecord:
         """Run to the end. When it returns, the script has ended or must be killed: close the process.
+
+        Args:
+            unwatched: Set once nobody else reads from the container; None if nobody does.
 
         Raises:
             BridgeError: The script never ran: `sandbox_start_failed`, or as `SandboxProcess.wait`. Its start isn't
@@ -217,6 +220,8 @@ class SandboxRun:
                     # It may have the guest's modules in it, which an idle bridge has once already.
                     self._first = b""
                     if await self._is_recorded():
+                        if unwatched is not None and not unwatched.is_set():
+                            await unwatched.wait()
                         finish = await self._served()
                 if self._is_watched:
                     self._watchers.cancel()

@@ -244,25 +244,26 @@ class Sandboxes:
             warm = await self.pool.take() if self.pool is not None and is_pooled else None
             if warm is None:
                 break
-            run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
+            process = warm.process
+            run, requests = make_run(process, first, replace(limit, start=HANDOVER_SECONDS))
             try:
                 with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": True}):
-                    record = await run.run()
+                    record = await run.run(warm.unwatched)
             except BridgeError:
                 if run.has_begun or run.is_unrecorded:
-                    await warm.aclose()
+                    await process.aclose()
                     raise
             except BaseException:
-                await warm.aclose()
+                await process.aclose()
                 raise
             else:
                 if run.has_begun:
-                    return Ran(warm, run.acknowledgement, requests, record)
+                    return Ran(process, run.acknowledgement, requests, record)
             finally:
                 await requests.close()
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
             logger.info("a container that was started ahead was lost before its execution %s began", execution)
-            self.removals.end(warm)
+            self.removals.end(process)
         start = functools.partial(self._run_started, execution, first, limit, make_run, hash_seed)
         try:
             return await start(prepared)

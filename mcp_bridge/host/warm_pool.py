@@ -20,7 +20,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -109,6 +109,19 @@ class PoolFigures:
     ages: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_AGES))
 
 
+class CheckedOut(NamedTuple):
+    """A container that was waiting, and is its taker's now.
+
+    Attributes:
+        process: The container.
+        unwatched: Set once the pool reads from it no more. Nobody else may read from it before; to write to it, nobody
+            needs to wait.
+    """
+
+    process: SandboxProcess
+    unwatched: anyio.Event
+
+
 class _Waiting:
     """A container from its start to its check-out."""
 
@@ -120,7 +133,7 @@ class _Waiting:
         """Whether its guest was told that an execution is to be expected."""
         self.is_checked_out = False
         self.is_retired = False
-        self.released = anyio.Event()
+        self.unwatched = anyio.Event()
         """Set when its streams are no longer read."""
 
 
@@ -206,7 +219,7 @@ class WarmPool:
         """Start no more, and remove those that wait."""
         self._scope.cancel()
 
-    async def take(self) -> SandboxProcess | None:
+    async def take(self) -> CheckedOut | None:
         """Check a container out, which the caller then owns; None if none is ready or about to be."""
         self._failures = 0
         self._asked.set()
@@ -235,14 +248,7 @@ class WarmPool:
         self._wanted.set()
         self.figures.ages.append(time.monotonic() - (waiting.ready_at or 0))
         waiting.scope.cancel()
-        try:
-            await waiting.released.wait()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await waiting.released.wait()
-                await waiting.process.aclose()
-            raise
-        return waiting.process
+        return CheckedOut(waiting.process, waiting.unwatched)
 
     @contextlib.contextmanager
     def execution(self, *, is_pooled: bool = True) -> Iterator[None]:
@@ -362,7 +368,7 @@ class WarmPool:
             elif waiting in self._ready:
                 self._ready.remove(waiting)
             if waiting is not None:
-                waiting.released.set()
+                waiting.unwatched.set()
                 if not waiting.is_checked_out:
                     await waiting.process.aclose()
         if waiting is not None and (waiting.is_checked_out or waiting.is_retired):

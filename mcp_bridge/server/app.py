@@ -46,7 +46,7 @@ from mcp_bridge.server.tool_description import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from types import ModuleType
 
     from mcp.server.context import ServerRequestContext
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.settings import Settings
 
@@ -374,13 +375,38 @@ async def _run(
     name: str,
     arguments: dict[str, Any],
 ) -> types.CallToolResult:
-    try:
-        bridge = await _bridge_of(supervisor, ctx)
-        request = RunArguments.model_validate(arguments)
-    except ValidationError as exc:
-        return _refused(supervisor.settings, ctx, _bad_arguments(name, exc))
-    except BridgeError as exc:
-        return _refused(supervisor.settings, ctx, exc)
+    # Before the configuration is looked at: meanwhile a container that waits prepares itself.
+    with _expected(supervisor.current, arguments) as is_expected:
+        try:
+            bridge = await _bridge_of(supervisor, ctx)
+            request = RunArguments.model_validate(arguments)
+        except ValidationError as exc:
+            return _refused(supervisor.settings, ctx, _bad_arguments(name, exc))
+        except BridgeError as exc:
+            return _refused(supervisor.settings, ctx, exc)
+        return await _run_script(supervisor, bridge, ctx, questions, LANGUAGES[name], request, is_expected=is_expected)
+
+
+@contextlib.contextmanager
+def _expected(bridge: Bridge | None, arguments: dict[str, Any]) -> Iterator[bool]:
+    """As `Sandboxes.expected`, for arguments that may be wrong; False if there is no bridge yet."""
+    if bridge is None:
+        yield False
+        return
+    with bridge.sandboxes.expected(is_pooled=not (arguments.get("session") or arguments.get("packages"))):
+        yield True
+
+
+async def _run_script(
+    supervisor: BridgeSupervisor | _OpenBridge,
+    bridge: Bridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    questions: Questions,
+    language: Language,
+    request: RunArguments,
+    *,
+    is_expected: bool,
+) -> types.CallToolResult:
     reporter = ProgressReporter(questions)
     is_reported = _wants_progress(ctx) or questions.continues
     async with _reported(reporter, is_wanted=is_reported):
@@ -395,7 +421,8 @@ async def _run(
                 dry_run=request.dry_run,
                 files=request.files,
                 packages=request.packages or (),
-                language=LANGUAGES[name],
+                language=language,
+                is_expected=is_expected,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,

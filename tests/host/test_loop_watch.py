@@ -115,14 +115,14 @@ async def test_while_nothing_happens_neither_the_loop_nor_the_thread_wakes_up():
     class Counting(LoopWatch):
         def look(self):
             nonlocal looks
-            wait = self._awake.wait
+            wait = self._alarm.wait
 
-            def counted(timeout=None):
+            def counted():
                 nonlocal looks
                 looks += 1
-                return wait(timeout)
+                wait()
 
-            self._awake.wait = counted
+            self._alarm.wait = counted
             super().look()
 
     before = threading.active_count()

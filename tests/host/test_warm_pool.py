@@ -103,14 +103,22 @@ async def running(engine, floor=1, ceiling=1, has_memory=lambda: True):
     assert all(container.is_closed for container in engine.containers)
 
 
+async def checked_out(pool):
+    """A container that nobody else reads from any more, or None."""
+    if (taken := await pool.take()) is None:
+        return None
+    await taken.unwatched.wait()
+    return taken.process
+
+
 async def test_a_container_is_sent_the_modules_waits_and_is_checked_out_once():
     async with running(engine := Engine()) as pool:
         await until(lambda: pool.ready)
-        taken = await pool.take()
+        taken = await checked_out(pool)
         assert taken is engine.containers[0]
         assert taken.stdin.received == b"modules"
         await until(lambda: pool.ready)
-        again = await pool.take()
+        again = await checked_out(pool)
         assert again is engine.containers[1]
         assert not taken.is_closed
         await taken.aclose()
@@ -143,10 +151,10 @@ async def test_an_execution_wakes_one_container_once_that_may_be_checked_out_or_
             assert said(0) == beat
         with pool.execution():
             assert said(1) == beat
-            first = await pool.take()
+            first = await checked_out(pool)
         assert first is engine.containers[0]
         with pool.execution():
-            second = await pool.take()
+            second = await checked_out(pool)
         for container, reading in zip((first, second), pipes[:2], strict=True):
             await container.stdin.aclose()
             assert os.read(reading, 1000) == b"", "a container that was woken is not woken again"
@@ -164,7 +172,7 @@ async def test_a_container_that_has_just_ended_is_woken_in_vain():
         os.close(reading)
         engine.containers[0].stdin = PipeWriter(writing)
         with pool.execution():
-            taken = await pool.take()
+            taken = await checked_out(pool)
         await taken.stdin.aclose()
         await taken.aclose()
 
@@ -175,7 +183,7 @@ async def test_refilling_begins_when_the_last_answer_is_on_its_way(monkeypatch):
     async with running(engine := Engine()) as pool:
         await until(lambda: pool.ready)
         with pool.execution():
-            taken = await pool.take()
+            taken = await checked_out(pool)
         await anyio.wait_all_tasks_blocked()
         assert len(engine.containers) == 1
         await taken.aclose()
@@ -184,7 +192,7 @@ async def test_refilling_begins_when_the_last_answer_is_on_its_way(monkeypatch):
 async def test_nobody_else_reads_a_container_that_is_checked_out():
     async with running(Engine()) as pool:
         await until(lambda: pool.ready)
-        taken = await pool.take()
+        taken = await checked_out(pool)
         taken.say(b"frame")
         assert await taken.stdout.receive() == b"frame"
         await taken.aclose()
@@ -196,7 +204,7 @@ async def test_of_several_takers_each_gets_another_container_or_none():
         found = []
 
         async def take():
-            found.append(await pool.take())
+            found.append(await checked_out(pool))
 
         async with anyio.create_task_group() as takers:
             for _ in range(10):
@@ -218,11 +226,11 @@ async def test_a_taker_waits_for_a_container_that_is_being_started_and_the_next_
             found = []
 
             async def take():
-                found.append(await pool.take())
+                found.append(await checked_out(pool))
 
             takers.start_soon(take)
             await until(lambda: pool._takers)
-            assert await pool.take() is None
+            assert await checked_out(pool) is None
             engine.containers[0].say(READY)
         assert found == [engine.containers[0]]
         assert (pool.figures.waits, pool.figures.misses) == (1, 1)
@@ -236,7 +244,7 @@ async def test_a_taker_that_waits_is_told_when_the_start_fails():
             found = []
 
             async def take():
-                found.append(await pool.take())
+                found.append(await checked_out(pool))
 
             takers.start_soon(take)
             await until(lambda: pool._takers)
@@ -255,7 +263,7 @@ async def test_a_taker_that_is_cancelled_takes_no_container_with_it():
             engine.containers[0].say(READY)
             takers.cancel_scope.cancel()
         await until(lambda: pool.ready)
-        taken = await pool.take()
+        taken = await checked_out(pool)
         assert taken is engine.containers[0]
         await taken.aclose()
 
@@ -269,7 +277,7 @@ async def test_a_waiting_container_that_says_anything_is_replaced(said):
         engine.containers[0].say(said)
         await until(lambda: engine.containers[0].is_closed)
         await until(lambda: pool.ready)
-        taken = await pool.take()
+        taken = await checked_out(pool)
         assert taken is engine.containers[1]
         assert pool.figures.lost == 1
         await taken.aclose()
@@ -281,7 +289,7 @@ async def test_a_container_that_begins_with_anything_but_ready_never_waits(said)
         await until(lambda: engine.containers and engine.containers[0].is_closed)
         engine.says = READY
         await until(lambda: pool.ready)
-        taken = await pool.take()
+        taken = await checked_out(pool)
         assert taken not in {container for container in engine.containers if container.is_closed}
         await taken.aclose()
 
@@ -290,7 +298,7 @@ async def test_a_container_that_has_ended_unnoticed_is_not_checked_out():
     async with running(engine := Engine(), floor=2) as pool:
         await until(lambda: pool.ready == 2)
         engine.containers[0].is_gone = True
-        taken = await pool.take()
+        taken = await checked_out(pool)
         assert taken is engine.containers[1]
         await until(lambda: engine.containers[0].is_closed)
         assert pool.figures.lost == 1
@@ -301,7 +309,7 @@ async def test_a_pool_grows_when_nothing_is_ready_and_shrinks_when_something_alw
     monkeypatch.setattr(warm_pool, "IDLE_SECONDS", 0.02)
     async with running(engine := Engine(), ceiling=3) as pool:
         await until(lambda: pool.ready)
-        taken = [await pool.take() for _ in range(6)]
+        taken = [await checked_out(pool) for _ in range(6)]
         assert pool.target > 1
         await until(lambda: pool.target == 1 and len(engine.open) == 1 + len([one for one in taken if one]))
         assert pool.ready == 1
@@ -314,7 +322,7 @@ async def test_a_pool_grows_beyond_its_floor_only_with_memory_and_never_beyond_i
     for has_memory, most in ((lambda: False, 2), (lambda: True, 4)):
         async with running(engine := Engine(), floor=2, ceiling=4, has_memory=has_memory) as pool:
             for _ in range(10):
-                if (taken := await pool.take()) is not None:
+                if (taken := await checked_out(pool)) is not None:
                     await taken.aclose()
             await until(lambda pool=pool, most=most: pool.ready == most)
             await anyio.wait_all_tasks_blocked()
@@ -331,7 +339,7 @@ async def test_an_engine_that_fails_is_not_asked_for_ever(monkeypatch):
         assert pool.figures.lost == warm_pool.MAX_FAILURES + 1
         engine.error = None
         # An execution that asks is a reason to try again.
-        assert await pool.take() is None
+        assert await checked_out(pool) is None
         await until(lambda: pool.ready)
 
 
@@ -343,7 +351,7 @@ async def test_all_starts_that_were_put_off_are_tried_again(monkeypatch):
         # The two that are started at a time fail at a time.
         await until(lambda: pool._pausing == 2 and pool.figures.lost > warm_pool.MAX_FAILURES)
         engine.error = None
-        assert await pool.take() is None
+        assert await checked_out(pool) is None
         await until(lambda: pool.ready == 2)
 
 
@@ -361,7 +369,7 @@ async def test_refilling_waits_for_the_executions_under_way(monkeypatch):
     async with running(engine := Engine()) as pool:
         await until(lambda: pool.ready)
         with pool.execution():
-            taken = await pool.take()
+            taken = await checked_out(pool)
             await anyio.wait_all_tasks_blocked()
             assert len(engine.containers) == 1
         await until(lambda: pool.ready)
@@ -382,4 +390,4 @@ async def test_a_pool_that_is_closed_gives_nothing_and_leaves_nothing():
         await until(lambda: pool.ready == 2)
         pool.close()
         await until(lambda: not engine.open)
-        assert await pool.take() is None
+        assert await checked_out(pool) is None

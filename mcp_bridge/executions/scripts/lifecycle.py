@@ -32,7 +32,7 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
     suspended_run_of_code,
 )
 from mcp_bridge.executions.in_doubt import calls_in_doubt
-from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.lifecycle import RunWaitsError, new_execution
 from mcp_bridge.executions.plans.plan import (
     MAX_TOLD,
     NOTHING_LISTED,
@@ -73,6 +73,7 @@ from mcp_bridge.ledger.log.payloads import (
     Success,
     understood,
 )
+from mcp_bridge.ledger.storage.execution_store import NO_TEXTS, KeyTexts
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 from mcp_bridge.telemetry.observed_runs import observed_run
 
@@ -203,10 +204,29 @@ class Scripts:
         Raises:
             BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
         """
+        try:
+            return await self._run_or_go_on(job, key, is_looked_for=job.cell is not None)
+        except RunWaitsError:
+            return await self._run_or_go_on(job, key, is_looked_for=True)
+
+    async def _run_or_go_on(self, job: Job, key: str | None, *, is_looked_for: bool) -> ExecutionRecord:
+        """As `run`.
+
+        Args:
+            job: The script.
+            key: Its key.
+            is_looked_for: Whether a run of the same code that waits is looked for before a new one begins. Else the
+                transaction of the start looks for it: nothing waits for an answer, and the script that was begun in a
+                sandbox by then has had no effect. A cell is begun in its session's own sandbox.
+
+        Raises:
+            BridgeError: As `run`. RunWaitsError: There is one.
+        """
         # With a key, the same request is the same after a session has begun anew.
         session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
         requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
         named = waiting = None
+        unless = NO_TEXTS
         if key is not None:
             values = self.projection()
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
@@ -214,12 +234,14 @@ class Scripts:
             names = names_of_code(requests[0], self._runner.servers(job), job.files)
             if job.dry_run:
                 await self._withdraw_plans(job, names)
-            else:
+            elif not is_looked_for:
+                unless = KeyTexts(names, job.client.starter)
+            elif not job.is_new_code:
                 is_meant = functools.partial(self._is_of_session, job)
                 waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
-        request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
+        request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests, unless)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
             result = await self._run(result)
@@ -295,8 +317,15 @@ class Scripts:
         history = CallHistory(await self.lifecycle.recorder.read(known.id))
         return history.after_dry_run or waits_for_plan(known.record or {})
 
-    async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
-        """Start an execution; None if its key has one already."""
+    async def start(self, job: Job, key: Key | None, request: str, unless: KeyTexts = NO_TEXTS) -> ActiveScript | None:
+        """Start an execution; None if its key has one already.
+
+        Args:
+            job: The script.
+            key: Its key.
+            request: The MAC of what is asked for.
+            unless: As `Lifecycle.begin`, for one without a key.
+        """
         if job.blocked is not None:
             raise job.blocked
         if job.files is not None:
@@ -335,7 +364,7 @@ class Scripts:
                 moves.append(self._heads.begin_move(self._principal, job.cell.session, job.head, execution))
 
         if key is None:
-            recorded = await self.lifecycle.begin(row, values, entry)
+            recorded = await self.lifecycle.begin(row, values, entry, unless)
             move()
         elif not await self.lifecycle.start(row, values, entry, move):
             return None
@@ -716,6 +745,7 @@ class _Request(NamedTuple):
     job: Job
     key: Key | None
     requests: Sequence[str]
+    unless: KeyTexts
 
     @property
     def asker(self) -> Asker | None:
@@ -723,7 +753,7 @@ class _Request(NamedTuple):
         return None if self.job.dry_run else self.job.client.asker
 
     async def start(self) -> ActiveScript | ExecutionRecord | None:
-        return await self.scripts.start(self.job, self.key, self.requests[0])
+        return await self.scripts.start(self.job, self.key, self.requests[0], self.unless)
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
         if self.job.dry_run and await self.scripts.is_past_dry_run(known):

@@ -100,9 +100,9 @@ class CellRunner:
         """
         key, is_live = SessionKey(self._principal, cell.session), active.script.live
         is_overspent = is_live and self._live.has_overspent(key)
-        sandbox = await self._live.take(key, cell.previous) if is_live else None
-        rebuilt = Rebuilt(sandbox, [], 0.0)
-        if sandbox is None and cell.previous:
+        taken = await self._live.take(key, cell.previous) if is_live else None
+        rebuilt = Rebuilt(taken, [], 0.0)
+        if taken is None and cell.previous:
             rebuilt = await self._rebuilding.rebuild(active, cell)
         sandbox, run, ran = await self._run_in(rebuilt.sandbox, active, artifacts)
         record = ran.record
@@ -116,6 +116,9 @@ class CellRunner:
             if record.status == "timeout":
                 fields["interrupted"] = True
             sandbox.head, sandbox.place = active.script.execution, cell
+            is_whole_before = not active.job.head if taken is None else taken.is_whole
+            # A generated key is stored until somebody is given what came of its run.
+            sandbox.is_whole = is_whole_before and active.script.key is None
             self._live.put(key, sandbox)
         else:
             await sandbox.close()

@@ -80,6 +80,10 @@ MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
 """How much is written, and how much time passes, before the file is measured again; it is counted with what was
 written since."""
 
+QUIET_SECONDS = 0.03
+"""How long after a write the file is measured, unless much was written. Whoever waited for the write has the interpreter
+to itself until then."""
+
 MAX_TOGETHER = 16
 """Most callers that are released in one turn of the event loop, whose answers are one write to their sandbox."""
 
@@ -148,6 +152,8 @@ class Database:
         self._measured = Measured(0, 0, 0, gives_back=True)
         self._measured_at = -math.inf
         self._measuring = False
+        self._later: asyncio.TimerHandle | None = None
+        """The measuring that is due."""
         self._unmeasured = 0
         """Bytes written since the file was measured."""
 
@@ -199,8 +205,9 @@ class Database:
             log_failure(logger, failure, "the last entries were not recorded")
         # Later callers would wait for threads that have ended.
         self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
-        if self._lazily is not None:
-            self._lazily.cancel()
+        for timer in (self._lazily, self._later):
+            if timer is not None:
+                timer.cancel()
         for worker in (self._writer, self._reader):
             if worker is not None:
                 await worker.close()
@@ -552,13 +559,21 @@ class Database:
             self._let_go(left, failure)
 
     def _measure_if_due(self) -> None:
-        """Measure the file in the writer's thread, after many writes or some time."""
-        now = time.monotonic()
+        """Have the file measured in the writer's thread, after many writes or some time."""
         if self._measuring or self._failure is not None:
             return
-        if self._unmeasured < MEASURED_BYTES and now - self._measured_at < MEASURED_SECONDS:
+        if self._unmeasured >= MEASURED_BYTES:
+            self._begin_to_measure()
+        elif self._later is None and time.monotonic() - self._measured_at >= MEASURED_SECONDS:
+            self._later = asyncio.get_running_loop().call_later(QUIET_SECONDS, self._begin_to_measure)
+
+    def _begin_to_measure(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._measuring or self._failure is not None:
             return
-        self._measuring, self._measured_at = True, now
+        self._measuring, self._measured_at = True, time.monotonic()
 
         def work(connection: sqlite3.Connection) -> Measured:
             if journal_bytes(self._path) > MAX_WAL_BYTES:

@@ -144,6 +144,16 @@ class Approval:
     decision: dict[str, Any] | None
 
 
+class KeyTexts(NamedTuple):
+    """Texts that `ProgramStore.assign_key` is given as `known_by`, and the space of the keys."""
+
+    texts: Sequence[str]
+    space: KeySpace
+
+
+NO_TEXTS = KeyTexts((), "")
+
+
 class ProgramStore:
     """Saved programs, executions, the values behind their references, and approvals."""
 
@@ -245,9 +255,18 @@ class ProgramStore:
         return await added()
 
     async def begin_adding(
-        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+        self,
+        execution: StoredExecution,
+        values: Mapping[str, str | float] | None = None,
+        *entries: Entry,
+        unless: KeyTexts = NO_TEXTS,
     ) -> Callable[[], Awaitable[bool]]:
-        """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for."""
+        """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for.
+
+        Args:
+            execution, values, entries: As `add`.
+            unless: Where an execution of the principal has been given one of these as `known_by`, nothing is stored.
+        """
         database, key = self._database, execution.key
         kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
         # Before anything is posted: all that follows is one transaction.
@@ -257,7 +276,8 @@ class ProgramStore:
         self.store_values(execution.id, values or {})
         changed = database.begin_write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
-            " record, due, started, changed, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " record, due, started, changed, mac) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
+            f" WHERE NOT EXISTS (SELECT 1 FROM executions WHERE principal = ? AND key IN ({_places(unless.texts)}))"
             " ON CONFLICT DO NOTHING",
             (
                 execution.id,
@@ -277,6 +297,8 @@ class ProgramStore:
                 float(execution.started),
                 float(execution.started),
                 RowMac("executions"),
+                execution.principal,
+                *self._names_of_request(execution.principal, unless.texts, unless.space),
             ),
             None,
             *entries,
@@ -501,10 +523,9 @@ class ProgramStore:
 
     async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
         """The executions of some texts that `assign_key` was given as `known_by`, the earliest first."""
-        names = [OF_REQUEST + self._key_mac(principal, key, space) for key in keys]
-        among = ", ".join("?" * len(names))
         return await self._executions(
-            f"WHERE principal = ? AND key IN ({among}) ORDER BY started, id", (principal, *names)
+            f"WHERE principal = ? AND key IN ({_places(keys)}) ORDER BY started, id",
+            (principal, *self._names_of_request(principal, keys, space)),
         )
 
     async def holders(self, execution: str) -> list[str]:
@@ -674,12 +695,19 @@ class ProgramStore:
     def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
         return key_mac(self._database.master, principal, key, space)
 
+    def _names_of_request(self, principal: str, texts: Sequence[str], space: KeySpace) -> list[str]:
+        return [OF_REQUEST + self._key_mac(principal, text, space) for text in texts]
+
     def _key_name(self, execution: StoredExecution, key: str) -> str:
         mac = self._key_mac(execution.principal, execution.whole_key or key, execution.key_space)
         return FORGETTABLE + mac if execution.whole_key else mac
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
+
+
+def _places(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
