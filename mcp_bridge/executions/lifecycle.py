@@ -130,7 +130,9 @@ class Lifecycle:
         """As `start`, for an execution without a key, without waiting until it is stored.
 
         Args:
-            execution, values, entry: As `start`.
+            execution: As `start`.
+            values: As `start`.
+            entry: As `start`.
             unless: As `ProgramStore.begin_adding`.
 
         Returns:

@@ -31,6 +31,10 @@ else:
 BEAT_SECONDS = 5.0
 """The heartbeat's interval."""
 
+FIRST_BEAT_SECONDS = 0.02
+"""How long after an execution begins the first one comes. Many a script is over by then, and has the processors to
+itself."""
+
 GRACE_SECONDS = 1.0
 """How long the guest may take to exit by itself after the host has closed the channel."""
 
@@ -241,8 +245,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             is_waiting = False
             poller.unregister(begun)
             os.close(begun)
-            last_heard, next_beat = now, now + BEAT_SECONDS
-            used = used_before = _processor(0.0)
+            last_heard, next_beat = now, now + FIRST_BEAT_SECONDS
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
@@ -253,6 +256,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
             used = _processor(used)
+            used_before = used_before or used
             _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1, max(0.0, used - used_before)))
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now

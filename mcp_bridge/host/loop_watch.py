@@ -89,7 +89,7 @@ class _Alarm:
     """Lets a thread sleep until a while after somebody has said so.
 
     An event would wake it at once, and it would take the interpreter from whoever has just begun with its work. A timer
-    of the kernel (timerfd_create(2), Linux) is set by one system call. Where there is none, the thread is woken at once.
+    of the kernel (timerfd_create(2), Linux) is set by one system call. Without one, the thread is woken at once.
     """
 
     def __init__(self) -> None:

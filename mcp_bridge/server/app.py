@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
-    from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.sandbox.languages import Language
+    from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.settings import Settings
 

@@ -81,8 +81,8 @@ MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
 written since."""
 
 QUIET_SECONDS = 0.03
-"""How long after a write the file is measured, unless much was written. Whoever waited for the write has the interpreter
-to itself until then."""
+"""How long after a write the file is measured, unless much was written. Until then, the interpreter is for those who
+have waited for the write."""
 
 MAX_TOGETHER = 16
 """Most callers that are released in one turn of the event loop, whose answers are one write to their sandbox."""

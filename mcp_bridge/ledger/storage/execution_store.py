@@ -144,6 +144,13 @@ class Approval:
     decision: dict[str, Any] | None
 
 
+_ADD = (
+    "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state, record,"
+    " due, started, changed, mac) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
+    " WHERE NOT EXISTS (SELECT 1 FROM executions WHERE principal = ? AND key IN"
+)
+
+
 class KeyTexts(NamedTuple):
     """Texts that `ProgramStore.assign_key` is given as `known_by`, and the space of the keys."""
 
@@ -264,7 +271,9 @@ class ProgramStore:
         """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for.
 
         Args:
-            execution, values, entries: As `add`.
+            execution: As `add`.
+            values: As `add`.
+            *entries: As `add`.
             unless: Where an execution of the principal has been given one of these as `known_by`, nothing is stored.
         """
         database, key = self._database, execution.key
@@ -275,10 +284,7 @@ class ProgramStore:
         database.post(INSERT_KEY, (execution.id, subject, NewKey(execution.id), RowMac("data_keys")))
         self.store_values(execution.id, values or {})
         changed = database.begin_write(
-            "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
-            " record, due, started, changed, mac) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
-            f" WHERE NOT EXISTS (SELECT 1 FROM executions WHERE principal = ? AND key IN ({_places(unless.texts)}))"
-            " ON CONFLICT DO NOTHING",
+            f"{_ADD} ({_places(unless.texts)})) ON CONFLICT DO NOTHING",
             (
                 execution.id,
                 execution.kind,
