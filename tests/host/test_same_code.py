@@ -37,7 +37,7 @@ async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sa
         for table, column in (("data_keys", "execution"), ("reference_values", "execution")):
             kept = await bridge.database.read(f"SELECT DISTINCT {column} FROM {table}")  # noqa: S608
             assert {row[0] for row in kept} <= {first.execution, "ledger"}
-        assert bridge.runs_under_way == (0, 0)
+        assert bridge.runs_under_way() == (0, 0)
         await bridge.send_event(first.execution, "go", 7, "test", and_resume=False)
         told = await bridge.run(WAITS)
         assert (told.execution, told.stdout) == (first.execution, b"7\n")
