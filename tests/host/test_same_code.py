@@ -30,6 +30,10 @@ async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sa
         before = await entries(bridge)
         again = await bridge.run(WAITS)
         assert (again.execution, again.status) == (first.execution, "suspended")
+        # Another bridge doesn't know that it waits before it has begun with it.
+        bridge.scripts._waiting_code.clear()
+        again = await bridge.run(WAITS)
+        assert (again.execution, again.status) == (first.execution, "suspended")
         assert await executions(bridge) == [first.execution]
         # What was added is of the one that waits: it has looked whether it can go on.
         assert {execution for execution, _ in await entries(bridge)} == {first.execution, "ledger"}

@@ -95,6 +95,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_WAITING_CODE = 1000
+"""Code of which it is remembered that a run of it waits."""
+
 
 class SessionMovedError(BridgeError):
     """Another bridge has run a cell of the session since its last cell was looked up. `busy`.
@@ -194,6 +197,8 @@ class Scripts:
     ) -> None:
         self.lifecycle = lifecycle
         self._heads = heads
+        self._waiting_code: dict[str, None] = {}
+        """The first names of code that was last seen to wait, in that order."""
         self._store = lifecycle.store
         self._principal = principal
         self._runner = runner
@@ -205,19 +210,21 @@ class Scripts:
             BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
         """
         try:
-            return await self._run_or_go_on(job, key, is_looked_for=job.cell is not None)
+            return await self._run_or_go_on(job, key)
         except RunWaitsError:
             return await self._run_or_go_on(job, key, is_looked_for=True)
 
-    async def _run_or_go_on(self, job: Job, key: str | None, *, is_looked_for: bool) -> ExecutionRecord:
+    async def _run_or_go_on(self, job: Job, key: str | None, *, is_looked_for: bool = False) -> ExecutionRecord:
         """As `run`.
+
+        A run of the same code that waits is looked for in the transaction of the start: nobody waits for an answer, and
+        the script that was begun in a sandbox by then has had no effect. It is looked for before where that sandbox
+        would be a session's own, and where there is probably one, so that asking again and again takes no sandboxes.
 
         Args:
             job: The script.
             key: Its key.
-            is_looked_for: Whether a run of the same code that waits is looked for before a new one begins. Else the
-                transaction of the start looks for it: nothing waits for an answer, and the script that was begun in a
-                sandbox by then has had no effect. A cell is begun in its session's own sandbox.
+            is_looked_for: Whether it is looked for before in any case.
 
         Raises:
             BridgeError: As `run`. RunWaitsError: There is one.
@@ -234,13 +241,15 @@ class Scripts:
             names = names_of_code(requests[0], self._runner.servers(job), job.files)
             if job.dry_run:
                 await self._withdraw_plans(job, names)
-            elif not is_looked_for:
+            elif job.cell is None and not is_looked_for and names[0] not in self._waiting_code:
                 unless = KeyTexts(names, job.client.starter)
             elif not job.is_new_code:
                 is_meant = functools.partial(self._is_of_session, job)
                 waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
+            if waiting is None:
+                self._waiting_code.pop(names[0], None)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests, unless)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
@@ -254,6 +263,10 @@ class Scripts:
                     f"this is what came of the run {record.execution}, which had waited;"
                     " the same code is run anew from now on"
                 )
+        if key is None and record.status in UNFINISHED:
+            self._waiting_code[names[0]] = None
+            if len(self._waiting_code) > MAX_WAITING_CODE:
+                del self._waiting_code[next(iter(self._waiting_code))]
         return record
 
     async def _is_of_session(self, job: Job, known: StoredExecution) -> bool:

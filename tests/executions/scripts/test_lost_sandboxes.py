@@ -734,8 +734,9 @@ def checked_out(monkeypatch):
     found, take = [], WarmPool.take
 
     async def noted(self):
-        found.append(await take(self))
-        return found[-1]
+        taken = await take(self)
+        found.append(None if taken is None else taken.process)
+        return taken
 
     monkeypatch.setattr(WarmPool, "take", noted)
     return found
