@@ -252,12 +252,12 @@ async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(san
         lost = []
 
         async def take_a_dead_one():
-            process = await take()
-            if process is not None and len(lost) < 2:
-                lost.append(process)
-                await sandboxes.prepared.engine.kill(await process.container_id())
-                await process.wait()
-            return process
+            taken = await take()
+            if taken is not None and len(lost) < 2:
+                lost.append(taken.process)
+                await sandboxes.prepared.engine.kill(await taken.process.container_id())
+                await taken.process.wait()
+            return taken
 
         monkeypatch.setattr(bridge.sandboxes.pool, "take", take_a_dead_one)
         record = await bridge.run("print('well')")
