@@ -1,5 +1,8 @@
 """`mcp.runtime`: what servers and tools there are, and calls by name.
 
+The call that runs a script takes, besides its code: servers, timeout, idempotency_key, session, fork, dry_run, files,
+and, for Python, packages.
+
 The asynchronous functions have a blocking form with `_sync` at the end. The second half keeps the names by which an
 earlier bridge offered the same.
 """

@@ -56,17 +56,19 @@ def tools(settings: Settings) -> list[types.Tool]:
 
 def tool(settings: Settings, name: str = TOOL) -> types.Tool:
     """A tool's entry. The schema is handwritten: every conversation pays for each of its tokens."""
-    is_second = name == JAVASCRIPT_TOOL and TOOL in names(settings)
-    servers: dict[str, object] = {"type": "array", "items": {"type": "string"}}
-    timeout: dict[str, object] = {"type": "number"}
-    if not is_second:
-        servers["description"] = "use only these"
-        timeout["description"] = f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}"
+    text: dict[str, object] = {"type": "string"}
+    if names(settings) == [name]:
+        servers = {"type": "array", "items": text, "description": "use only these"}
+        timeout = {
+            "type": "number",
+            "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
+        }
+        properties = {"code": text, "servers": servers, "timeout": timeout, "idempotency_key": text, "session": text}
         description = _description(settings) if name == TOOL else _JAVASCRIPT
     else:
-        description = _JAVASCRIPT_TOO
-    text = {"type": "string"}
-    properties = {"code": text, "servers": servers, "timeout": timeout, "idempotency_key": text, "session": text}
+        # Both together may take as little as one: what few use is told by the instructions, and by `help(runtime)`.
+        properties = {"code": text, "session": text}
+        description = _description_of_both(settings) if name == TOOL else _JAVASCRIPT_TOO
     return types.Tool(
         name=name,
         description=description,
@@ -109,7 +111,12 @@ def _taught(settings: Settings, behind: str) -> str:
     offered = names(settings)
     if TOOL not in offered:
         return f"{behind}. {_taught_javascript(settings)}"
-    other = f" {JAVASCRIPT_TOOL} runs JavaScript or TypeScript in the same way." if JAVASCRIPT_TOOL in offered else ""
+    other = (
+        f" {JAVASCRIPT_TOOL} runs JavaScript or TypeScript in the same way. Both take servers=, timeout= and"
+        " idempotency_key=, too."
+        if JAVASCRIPT_TOOL in offered
+        else ""
+    )
     return (
         f"{behind}. {TOOL} is the way to all of them, and to computing: one script can find tools, call them, "
         "loop, filter and compare, and prints only what you need to see.\n"
@@ -160,9 +167,7 @@ _JAVASCRIPT = (
 )
 
 _JAVASCRIPT_TOO = (
-    f"As {TOOL}, for JavaScript or TypeScript (Node, no npm).\n"
-    'import {NAME} from "mcp/servers"; await NAME.tool({arg: 1})\n'
-    "await runtime.list_tools('NAME'), runtime.describe('NAME.tool'), artifact(path). mcp.programs"
+    f"As {TOOL}: import {{NAME}} from \"mcp/servers\"; await NAME.tool({{arg: 1}}); await runtime.describe('NAME.tool')"
 )
 """Where the other tool is listed before it."""
 
@@ -174,6 +179,16 @@ def _description(settings: Settings) -> str:
         "from mcp.servers import NAME; await NAME.tool(arg=1)  # data; text stays text. asyncio.gather: side by side\n"
         "runtime.discovered_servers(); dir(NAME); help(NAME.tool); await runtime.search('words')\n"
         "display(figure); artifact(path). session keeps names. runtime.save_memory. help(mcp.programs)"
+    )
+
+
+def _description_of_both(settings: Settings) -> str:
+    """Where `run_javascript` is listed after it."""
+    return (
+        f"Run Python ({_packages(settings)}, no network) in a sandbox that calls MCP servers; "
+        "shows prints, last value.\n"
+        "from mcp.servers import NAME; await NAME.tool(arg=1)\n"
+        "help(NAME.tool); await runtime.search('words'). session keeps names. help(runtime)"
     )
 
 
