@@ -392,7 +392,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "`mcp-bridge servers list --start` shows what it printed."),
         "server_unauthorized": Description(
             "The server wants other credentials (401 or 403). The call was not made.",
-            "Mend the server's `headers`, and the secrets that they name."),
+            "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client logs in "
+            "by itself."),
         "server_unavailable": Description(
             "The server is disabled, misconfigured or unreachable, waits to be started again, or does not list the "
             "tools that it has by now. The call was not made.",

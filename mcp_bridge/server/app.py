@@ -68,6 +68,12 @@ CONVERSATIONS = "conversations"
 
 ENDED = BridgeError("not_a_principal", "The call was cancelled: its principal may not use this bridge any more.")
 
+STOPPED = BridgeError(
+    "cancelled",
+    "The call was cancelled: the bridge is being stopped. What it had done stays done.",
+    hint="`mcp-bridge execution list` has it. Ask again where it may be done again.",
+)
+
 PRINCIPAL_KEY = "mcp_bridge.principal"
 """Whose request it is, in the scope of a request over HTTP (ASGI)."""
 
@@ -182,10 +188,11 @@ def mcp_server(
             result = await under_way.run(principal_of(ctx).name, begin)
             if result is not None:
                 return result
+            why = STOPPED if under_way.is_over else ENDED
             if offered is not None and name not in scripted:
-                ended: types.CallToolResult = offered.refused(ENDED, supervisor.settings)
+                ended: types.CallToolResult = offered.refused(why, supervisor.settings)
                 return ended
-            return _refused(supervisor.settings, ctx, ENDED)
+            return _refused(supervisor.settings, ctx, why)
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work, principal_of(ctx).name)

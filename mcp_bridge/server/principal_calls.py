@@ -1,4 +1,4 @@
-"""The calls that are under way, by whose they are: they end with their principal.
+"""The calls that are under way, by whose they are: they end with their principal, and with the bridge.
 
 A request ends with its credential, but a call may go on without one: a session's does, and so does one that waits for
 answers of its client (`Conversations`).
@@ -21,6 +21,8 @@ class PrincipalCalls:
 
     def __init__(self) -> None:
         self._scopes: dict[str, set[anyio.CancelScope]] = {}
+        self.is_over = False
+        """Whether all were ended, since the bridge is being stopped."""
 
     @property
     def principals(self) -> tuple[str, ...]:
@@ -50,3 +52,9 @@ class PrincipalCalls:
         """Cancel what a principal has under way: what runs, and what waits for a place or for its client's answers."""
         for scope in self._scopes.get(principal, ()):
             scope.cancel()
+
+    def end_all(self) -> None:
+        """Cancel what everybody has under way: the bridge is being stopped, and waits no longer for it."""
+        self.is_over = True
+        for name in self.principals:
+            self.end(name)

@@ -287,7 +287,14 @@ async def test_a_failed_server_works_once_what_it_lacked_is_there(monkeypatch, t
         (ServerSpec(name="s", command="no-such-command-anywhere"), "there is no command 'no-such-command-anywhere'"),
         (ServerSpec(name="s", command="/etc/passwd"), "cannot be run: Permission denied"),
         (ServerSpec(name="s", command=sys.executable, cwd="/no/such/place"), "its working directory is not there"),
-        (ServerSpec(name="s", command="nul\0byte"), "null byte"),
+        (ServerSpec(name="s", command="nul\0byte"), "command has a character that no process can be given"),
+        (ServerSpec(name="s", command=sys.executable, args=("-c", "\ud800")), "args[1] has a character"),
+        (ServerSpec(name="s", command=sys.executable, env={"A": "1", "B": "a\0"}), "env.B has a character"),
+        (
+            ServerSpec(name="s", command=sys.executable, env={"A=B": "1"}),
+            "the name of a variable in env has a character",
+        ),
+        (ServerSpec(name="s", command=sys.executable, cwd="/tmp/\0"), "cwd has a character"),
     ],
 )
 async def test_a_command_that_cannot_be_run_is_named(spec, part):

@@ -6,10 +6,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
-from oauth_fixtures import Visitor, logged_in
+from downstream_calls import call_tool
+from oauth_fixtures import Visitor, logged_in, login_store
 
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
 from mcp_bridge.downstream.oauth.endpoints import url_problem
 from mcp_bridge.downstream.oauth.oauth_flow import FlowError
 from mcp_bridge.errors import BridgeError
@@ -26,8 +31,16 @@ class Nobody(Visitor):
 
 
 @contextmanager
-def lying(changes=None, *, pages=None, challenge=None, cookie=None):
-    """A server that is its own authorization server; gives its address, and the paths that were asked for."""
+def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None):
+    """A server that is its own authorization server; gives its address, and the paths that were asked for.
+
+    Args:
+        changes: What its metadata says otherwise.
+        pages: Further answers, by their paths.
+        challenge: What it says with status 401.
+        cookie: One that it sets.
+        forbids: What it says to whoever has a token, with status 403; without it, also with 401.
+    """
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -39,9 +52,11 @@ def lying(changes=None, *, pages=None, challenge=None, cookie=None):
             page = served.get(self.path)
             body = page if isinstance(page, bytes) else json.dumps(page).encode() if page is not None else b""
             status = 200 if page is not None else 401 if self.path == "/mcp" else 404
+            has_token = self.headers.get("authorization", "").startswith("Bearer ")
+            status = 403 if status == 401 and has_token and forbids else status
             self.send_response(status)
-            if status == 401:
-                self.send_header("www-authenticate", challenge or "Bearer")
+            if status in {401, 403}:
+                self.send_header("www-authenticate", forbids if status == 403 else challenge or "Bearer")
             if cookie is not None:
                 self.send_header("set-cookie", cookie)
             self.send_header("content-length", str(len(body)))
@@ -216,3 +231,68 @@ async def test_a_demand_for_a_token_leads_to_no_address_that_the_server_couldnt_
 )
 def test_where_a_request_of_a_login_may_go(url, server, problem):
     assert url_problem(url, server) == problem
+
+
+# --- what a client that logs in by itself is given, and what comes of it ---
+
+TOKEN = {"access_token": "a-good-token", "token_type": "Bearer"}
+
+
+def machine(url):
+    """A server for which a client logs in by itself."""
+    settings = OAuthSettings(client_id="machine", client_secret="s" * 20, issuer=url, grant="client_credentials")
+    return ServerSpec(name="liar", type="http", url=f"{url}/mcp", oauth=settings)
+
+
+async def error_of_machine(url, tmp_path):
+    """The error of a call, with what it says to do."""
+    access = RemoteAccess(lambda _spec, text: text, logins=login_store(tmp_path))
+    async with Fleet([machine(url)], access=access) as fleet:
+        with pytest.raises(BridgeError) as caught:
+            await call_tool(fleet, "liar", "any", {})
+    assert "a-good-token" not in str(caught.value.record())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("forbids", "wrong"),
+    [(None, "check client_id, issuer and scopes"), ('Bearer error="insufficient_scope"', "add them to scopes")],
+)
+async def test_nobody_is_told_to_log_in_for_a_client_that_does_so_itself(tmp_path, forbids, wrong):
+    with lying(pages={"/token": TOKEN}, forbids=forbids) as (url, _):
+        error = await error_of_machine(url, tmp_path)
+    assert error.code == "server_unauthorized"
+    assert wrong in error.hint
+    assert "servers login" not in str(error.record())
+
+
+LIFETIMES = [-1, 1.5, "soon", 1 << 41, float("nan")]
+TOKENS = ["", "a b", "a\r\nX-Other: 1", "a\0", "tök", 5, None, "a" * 200_000]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(TOKEN | {"expires_in": each} for each in LIFETIMES),
+        *(TOKEN | {"access_token": each} for each in TOKENS),
+        TOKEN | {"token_type": "mac"},
+        TOKEN | {"scope": ["a"]},
+        TOKEN | {"refresh_token": {}},
+        {"error": "server_error", "error_description": "a-good-token"},
+        b"[" * 100_000,
+        b'{"access_token": "\xff"}',
+        b'{"access_token": "a-good-token", "token_type": "Bearer", "expires_in": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda answer: repr(answer)[:60],
+)
+async def test_what_is_no_token_is_sent_nowhere_and_said_to_be_none(tmp_path, answer):
+    with lying(pages={"/token": answer}) as (url, asked):
+        access = RemoteAccess(lambda _spec, text: text, logins=login_store(tmp_path))
+        auth = open_auth(machine(url), access, httpx2.create_ssl_context())
+        async with httpx2.AsyncClient(auth=auth) as http:
+            with pytest.raises(BridgeError) as caught:
+                await http.get(f"{url}/mcp")
+    assert caught.value.code == "login_unavailable"
+    assert "it has answered" in caught.value.message
+    assert "a-good-token" not in str(caught.value.record())
+    assert len([each for each in asked if each.endswith(" /mcp")]) == 1

@@ -143,6 +143,12 @@ async def test_an_error_names_its_line_in_the_cell_that_runs_and_in_the_one_that
         assert (await well(cells, "seen")).value == "[ 1 ]"
 
 
+async def test_advice_on_a_missing_file_knows_that_files_of_a_session_stay(both):
+    async with opened(both) as cells:
+        record = await cells("const fs = require('node:fs'); fs.readFileSync('missing')")
+        assert "no cell of this session has left that file" in record.error["message"]
+
+
 async def test_an_exit_ends_its_cell_at_once_and_no_other(both):
     async with opened(both) as cells:
         for code in (

@@ -103,6 +103,43 @@ async def test_no_execution_finds_anything_of_another_and_all_that_is_random_dif
         assert figures.misses == 0
 
 
+LOOK_IN_JAVASCRIPT = f"""
+import fs from "node:fs";
+import {{ spawn }} from "node:child_process";
+import {{ randomUUID, randomBytes }} from "node:crypto";
+const MARKED = {MARKED!r}, found = [];
+if (globalThis[MARKED] !== undefined) found.push("memory");
+for (const folder of ["/tmp", "/workspace", "/dev/shm", "/dev/mqueue", "/var/tmp", "/run"])
+  if (fs.existsSync(folder)) found.push(...fs.readdirSync(folder).filter((name) => name.includes(MARKED)));
+if (MARKED in process.env) found.push("environment");
+for (const pid of fs.readdirSync("/proc").filter((name) => /^\\d+$/.test(name)))
+  if (![1, process.pid, process.ppid].includes(Number(pid))) found.push("process " + fs.readFileSync(`/proc/${{pid}}/cmdline`));
+for (const kind of ["shm", "sem", "msg"]) {{
+  try {{ found.push(...fs.readFileSync(`/proc/sysvipc/${{kind}}`, "utf8").trim().split("\\n").slice(1)); }} catch {{}}
+}}
+globalThis[MARKED] = true;
+process.env[MARKED] = "1";
+for (const folder of ["/tmp", "/workspace", "/dev/shm", "/dev/mqueue"])
+  try {{ fs.writeFileSync(`${{folder}}/${{MARKED}}`, ""); }} catch {{}}
+spawn(process.execPath, ["-e", "setTimeout(() => {{}}, 600000)"], {{ detached: true, stdio: "ignore" }}).unref();
+console.log(JSON.stringify([found, {{ random: Math.random(), uuid: randomUUID(), urandom: randomBytes(8).toString("hex") }}]));
+"""
+
+
+async def test_an_execution_in_one_language_finds_nothing_of_one_in_the_other_and_all_that_is_random_differs(both):
+    seen = set()
+    async with both.open(pooled=True, bounded=False) as bridge:
+        for number in range(IN_A_ROW // 2):
+            await pooled(bridge)
+            language, code = ("python", LOOK) if number % 3 == 2 else ("javascript", LOOK_IN_JAVASCRIPT)
+            found, told = json.loads(printed(await bridge.run(code, language=language)))
+            assert found == [], language
+            drawn = {told[name] for name in ("random", "uuid", "urandom")}
+            assert not drawn & seen
+            seen |= drawn
+        assert bridge.sandboxes.pool.figures.misses == 0
+
+
 async def test_concurrent_executions_find_nothing_of_each_other(sandboxes):
     async with sandboxes.open(pooled=True) as bridge:
         tokens = []

@@ -80,6 +80,14 @@ async def test_advice_on_an_unknown_name_knows_of_the_cells_before(sandboxes):
             assert "Did you mean: 'customers'?" in (await cells("custmers")).error["message"]
 
 
+async def test_advice_on_a_missing_file_knows_that_files_of_a_session_stay(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("open('there', 'w').write('x')")
+        said = (await cells("open('missing')")).error["message"]
+        assert "No cell of this session has left that file" in said
+        assert "begin empty" not in said
+
+
 async def test_an_exception_and_an_exit_end_their_cell_only(sandboxes):
     async with opened(sandboxes) as cells:
         await cells("x = 1")

@@ -1,11 +1,15 @@
-"""Sessions, forks, files and packages as an MCP client asks for them, of a bridge that is a process, over each transport."""
+"""Sessions, forks, files, packages, dry runs and waits as an MCP client asks for them, of a bridge that is a process, over each transport."""
 
 import json
+import re
 
+import anyio
+import anyio.to_thread
 import pytest
 from bridge_fixtures import OVER_BOTH
 from package_index import wheel
 from sandbox_fixtures import knows_the_sandbox
+from servers.specs import faulty
 
 pytestmark = [OVER_BOTH, pytest.mark.xdist_group("images"), pytest.mark.timeout(300)]
 
@@ -104,3 +108,36 @@ async def test_so_has_one_of_javascript(setup):
     async with setup.client() as client:
         again = await Tool(client, "run_javascript").gives("seen.length", session="j")
         assert again.splitlines()[0] == "3"
+
+
+WAITS = {
+    "run_python": "print('began')\nprint(await runtime.wait_event('go'))",
+    "run_javascript": "console.log('began'); console.log(await runtime.wait_event('go'))",
+}
+CALLS = {
+    "run_python": "from mcp.servers import faulty\nprint(await faulty.echo(text='made'))",
+    "run_javascript": 'import { faulty } from "mcp/servers"; console.log(await faulty.echo({ text: "made" }))',
+}
+
+
+@pytest.mark.parametrize("name", ["run_python", "run_javascript"])
+async def test_a_client_has_dry_runs_and_waits(configure, name):
+    setup = configure(faulty(), languages=["python", "javascript"])
+    async with setup.client() as client:
+        tool = Tool(client, name)
+        dry = await tool.gives(CALLS[name], dry_run=True)
+        assert '1. faulty.echo {"text": "made"}' in dry
+        assert "made" in (await tool.gives(CALLS[name])).splitlines()[0]
+
+        told = await tool.refused(WAITS[name], session="w")
+        execution = re.search(r"--execution ([0-9a-f]{16})", told)[1]
+        assert "session_waiting" in await tool.refused("1", session="w")
+        send = ("event", "send", "go", "--execution", execution, "--payload", '"came"')
+        sent = await anyio.to_thread.run_sync(lambda: setup.run(*send))
+        assert sent.returncode == 0, sent.stderr
+        # The bridge may go on with it by itself first: the result is the same.
+        with anyio.fail_after(60):
+            while "came" not in (said := text(await client.call_tool(name, {"code": WAITS[name], "session": "w"}))):
+                assert "still_waiting" in said or "session" in said, said
+                await anyio.sleep(0.2)
+        assert said.splitlines()[:2] == ["began", "came"]

@@ -7,6 +7,7 @@ output, provided that a function is given that masks its secrets (`MaskOutput`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -166,6 +167,8 @@ def start_failure(
         why = f"there is no command {_name(spec.command)!r}."
         private["command"] = spec.command
         hint = "Install it, or give its full path in the configuration."
+    elif where := _unpassable(spec):
+        why = f"{where} has a character that no process can be given."
     elif isinstance(failure, OSError):
         private["command"] = spec.command
         why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
@@ -191,6 +194,21 @@ def start_failure(
         message = "\n  ".join([f"{message} It printed:", *output]) + "\n"
     details = _exit(connection) | ({"output": output} if output else {})
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def _unpassable(spec: ServerSpec) -> str | None:
+    """What of a server's entry can't be handed to a process: a NUL, half a surrogate pair, `=` in a variable's name."""
+    texts = [("command", spec.command), ("cwd", spec.cwd)]
+    texts += [(f"args[{number}]", text) for number, text in enumerate(spec.args)]
+    texts += [("the name of a variable in env", name.replace("=", "\0")) for name in spec.env]
+    texts += [(f"env.{name}", value) for name, value in spec.env.items()]
+    for where, text in texts:
+        try:
+            if b"\0" in os.fsencode(text or ""):
+                return where
+        except UnicodeEncodeError:
+            return where
+    return None
 
 
 def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeError:

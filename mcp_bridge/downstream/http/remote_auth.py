@@ -110,11 +110,11 @@ def open_auth(spec: ServerSpec, access: RemoteAccess, tls: ssl.SSLContext) -> ht
 
     settings = access.oauth_settings(spec)
     if settings is not None and settings.grant == "client_credentials":
-        return BearerAuth(spec.name, spec.url, MachineTokens(spec, settings, tls))
+        return BearerAuth(spec.url, MachineTokens(spec, settings, tls))
     if access.logins is None:
         return None
     secret = settings.client_secret if settings else None
-    return BearerAuth(spec.name, spec.url, LoginTokens(spec, access.logins, secret, tls))
+    return BearerAuth(spec.url, LoginTokens(spec, access.logins, secret, tls))
 
 
 def has_own_authorization(spec: ServerSpec) -> bool:

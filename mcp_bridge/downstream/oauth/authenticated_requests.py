@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth
 
-from mcp_bridge.downstream.oauth.login_errors import login_needed
-
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -23,13 +21,11 @@ class BearerAuth(httpx2.Auth):
     A request that was refused had no effect, so it is sent again with another token.
 
     Args:
-        server: The server's name, for errors.
         url: Its URL. A request to another origin gets no token.
         tokens: Where tokens come from.
     """
 
-    def __init__(self, server: str, url: str, tokens: TokenSource) -> None:
-        self._server = server
+    def __init__(self, url: str, tokens: TokenSource) -> None:
         self._origin = _origin(httpx2.URL(url))
         self._tokens = tokens
 
@@ -41,7 +37,7 @@ class BearerAuth(httpx2.Auth):
         """As `httpx2.Auth`.
 
         Raises:
-            BridgeError: `login_needed`, `login_unavailable`.
+            BridgeError: `login_needed`, `login_unavailable`, `server_unauthorized`.
         """
         if _origin(request.url) != self._origin:
             yield request
@@ -57,12 +53,12 @@ class BearerAuth(httpx2.Auth):
             request.headers[_FIELD] = f"Bearer {other}"
             answer = yield request
             if answer.status_code == httpx2.codes.UNAUTHORIZED:
-                raise login_needed(self._server, "needs a new login: it refuses the tokens of the last one")
+                raise self._tokens.refused()
         if (
             answer.status_code == httpx2.codes.FORBIDDEN
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
         ):
-            raise login_needed(self._server, "needs a login with more rights: add them to its scopes")
+            raise self._tokens.refused(wants_rights=True)
 
 
 class _NoBody(httpx2.AsyncByteStream):

@@ -41,6 +41,20 @@ def login_needed(server: str, why: str = "has no login") -> BridgeError:
     )
 
 
+def machine_refused(server: str, *, wants_rights: bool = False) -> BridgeError:
+    """The error for a server that refuses the tokens of a client that logs in by itself: nobody can do it for it."""
+    what = (
+        "wants more rights than the tokens of its client have" if wants_rights else "refuses the tokens of its client"
+    )
+    wrong = "add them to scopes" if wants_rights else "check client_id, issuer and scopes"
+    return BridgeError(
+        "server_unauthorized",
+        f"server {server!r} {what}, which logs in by itself. Nothing was called.",
+        hint=f"In the server's oauth table of the configuration, the operator has to {wrong}.",
+        server=server,
+    )
+
+
 def login_failed(server: str, why: str, hint: str | None = None) -> BridgeError:
     """The error for a login that didn't succeed."""
     return BridgeError("login_failed", f"The login to {server!r} failed: {why}.", hint=hint, server=server)

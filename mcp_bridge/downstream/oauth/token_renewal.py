@@ -20,6 +20,7 @@ from mcp_bridge.downstream.oauth.login_errors import (
     UnreachableError,
     login_needed,
     login_unavailable,
+    machine_refused,
     oauth_error,
 )
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
@@ -78,6 +79,13 @@ class TokenSource(Protocol):
 
         Raises:
             BridgeError: `login_needed`, `login_unavailable`.
+        """
+
+    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+        """The error for a server that refuses what it has asked for, with what helps.
+
+        Args:
+            wants_rights: The token is good, and allows too little.
         """
 
     async def settle(self) -> None:
@@ -161,8 +169,14 @@ class LoginTokens:
         if login.tokens.access_token != refused and login.is_usable():
             return login.tokens.access_token
         if login.is_usable() and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
-            raise login_needed(self._spec.name, "needs a new login: it refuses the tokens of the last one")
+            raise self.refused()
         return await self._shared.outcome(lambda: self._renew(refused))
+
+    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+        """As `TokenSource`: a person logs in anew."""
+        if wants_rights:
+            return login_needed(self._spec.name, "needs a login with more rights: add them to its scopes")
+        return login_needed(self._spec.name, "needs a new login: it refuses the tokens of the last one")
 
     async def settle(self) -> None:
         """As `TokenSource`."""
@@ -310,9 +324,13 @@ class MachineTokens:
         """As `TokenSource`."""
         if self._tokens is not None and self._tokens.access_token != refused and self._is_usable():
             return self._tokens.access_token
-        if refused is not None and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
-            raise login_unavailable(self._spec.name, "the server refuses the tokens that it makes")
+        if refused is not None and self._is_usable() and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
+            raise self.refused()
         return await self._shared.outcome(lambda: self._make(challenge([answer], self._settings.scopes)))
+
+    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+        """As `TokenSource`: the configuration is wrong, or the server."""
+        return machine_refused(self._spec.name, wants_rights=wants_rights)
 
     async def settle(self) -> None:
         """As `TokenSource`."""

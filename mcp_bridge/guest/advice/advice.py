@@ -380,6 +380,8 @@ def _system(case: Case) -> str | None:
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
         if path.startswith(("/workspace/in/", "in/")):
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
+        if inside and world.kept is not None:
+            return f"No cell of this session has left that file in /workspace or /tmp. {search}"
         if inside:
             return f"/workspace and /tmp begin empty with every call: no file of an earlier one is there. {search}"
         return f"No file of the host is here. {search}"

@@ -5,7 +5,17 @@ const { nearest } = require('./near_names');
 
 const OBJECTS = ['runtime', 'programs', 'traces'];
 
-function advice(error, servers, exported) {
+const NO_NETWORK = ['EAFNOSUPPORT', 'ENETUNREACH', 'EAI_AGAIN', 'ENOTFOUND'];
+
+function missingFile(path, inSession) {
+  const search = "await runtime.search('read file') finds a tool that reads the host's files";
+  if (/^(?:\/workspace\/)?in\//.test(path)) return "there is no such file of the operator's; await runtime.files() lists those that there are";
+  if (path.startsWith('/') && !/^\/(?:workspace|tmp)\//.test(path)) return `no file of the host is here; ${search}`;
+  if (inSession) return `no cell of this session has left that file in /workspace or /tmp; ${search}`;
+  return `/workspace and /tmp begin empty with every call: no file of an earlier one is there; ${search}`;
+}
+
+function advice(error, servers, exported, inSession = false) {
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
   let found = /^The requested module '(mcp[\w/]*)' does not provide an export named '([^']+)'/.exec(message);
@@ -41,8 +51,17 @@ function advice(error, servers, exported) {
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     return "the sandbox has no packages of npm; Node's own modules are there: import fs from \"node:fs\"";
   }
-  if (message === 'fetch failed' || error?.code === 'ENETUNREACH' || error?.code === 'EAI_AGAIN' || error?.code === 'ENOTFOUND') {
+  if (message === 'fetch failed' || NO_NETWORK.includes(error?.code)) {
     return 'the sandbox has no network; the servers of runtime.list_servers() are the way out';
+  }
+  if (typeof error?.path === 'string' && typeof error.syscall === 'string' && !error.syscall.startsWith('spawn')) {
+    const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);
+    // What is to be written to a folder that isn't there says ENOENT, too.
+    const isRead = !['mkdir', 'rename', 'symlink', 'link'].includes(error.syscall);
+    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inSession);
+    if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
+      return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
+    }
   }
   if (error?.name === 'SyntaxError' && /^\s*(?:def |from \S+ import |print\()/m.test(servers.code)) {
     return 'this is read as JavaScript; Python runs with the tool run_python';

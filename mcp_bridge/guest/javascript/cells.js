@@ -385,7 +385,7 @@ class Session {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported);
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, true);
     } catch {
       // An object that resists: the error stands alone.
     }

@@ -25,7 +25,7 @@ from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, serve
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.allowed_hosts import AllowedHosts
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
-from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
+from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain, until_answered
 from mcp_bridge.server.http.listener_check import check_listener
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
@@ -263,6 +263,8 @@ async def serve_http(
                         return endpoint.is_idle and not supervisor.is_going_on
 
                     await drain(calls, is_idle, settings.drain_timeout, signals)
+                    own_calls.end_all()
+                    await until_answered(calls, lambda: endpoint.is_idle)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()

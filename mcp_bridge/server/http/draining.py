@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 QUIET_SECONDS = 0.5
 """How long nothing must have been running: a client asks for the tool's schema once it has the answer of its call."""
 
+ANSWER_SECONDS = 5.0
+"""How long calls that were cancelled may take to say so."""
+
 LOOK_SECONDS = 0.05
 """How often the end of the running calls is looked for."""
 
@@ -77,6 +80,18 @@ async def drain(
             tasks.cancel_scope.cancel()
     if limit.cancelled_caught:
         logger.warning("calls that were running after %g s are ended", seconds)
+
+
+async def until_answered(calls: RunningCalls, is_idle: Callable[[], bool]) -> None:
+    """Wait until calls that were cancelled have been answered so; not for long.
+
+    Args:
+        calls: The calls.
+        is_idle: Whether no request is in progress that could be one.
+    """
+    with anyio.move_on_after(ANSWER_SECONDS):
+        while calls.count or not is_idle():  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(LOOK_SECONDS)
 
 
 def refuse_what_begins(body: bytes) -> None:

@@ -70,16 +70,19 @@ async def test_after_sigterm_running_calls_are_answered_and_new_ones_refused(set
     await setup.no_container_of(bridge.pid)
 
 
+@pytest.mark.parametrize("mode", ["legacy", NEW])
 @pytest.mark.parametrize("how", ["bound", "second signal"])
-async def test_what_does_not_end_in_time_is_cancelled_and_nothing_stays_behind(configure, how):
+async def test_what_does_not_end_in_time_is_cancelled_and_told_so_and_nothing_stays_behind(configure, how, mode):
     setup = configure(http={"drain_timeout": 1.0 if how == "bound" else 1000.0})
-    async with serving(setup) as bridge, bridge.http() as http:
-        body = {"name": "run_python", "arguments": {"code": "import time\ntime.sleep(100)"}}
-        body |= {"_meta": {"io.modelcontextprotocol/protocolVersion": NEW} | CLIENT}
-        headers = ACCEPT | {"mcp-protocol-version": NEW, "mcp-method": "tools/call", "mcp-name": "run_python"}
-        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": body}
-        call = asyncio.ensure_future(http.post("/mcp", json=request, headers=headers))
-        await running(bridge, setup)
+    async with serving(setup) as bridge, bridge.http() as http, bridge.client(mode) as client:
+        runs = anyio.Event()
+
+        async def progress(*_):
+            runs.set()
+
+        code = {"code": "import time\nprogress(0, 1)\ntime.sleep(100)"}
+        call = asyncio.ensure_future(client.call_tool("run_python", code, progress_callback=progress))
+        await runs.wait()
         os.kill(bridge.pid, signal.SIGTERM)
         if how == "second signal":
 
@@ -88,9 +91,11 @@ async def test_what_does_not_end_in_time_is_cancelled_and_nothing_stays_behind(c
 
             await until(is_draining)
             os.kill(bridge.pid, signal.SIGTERM)
+        result = await call
+        assert result.is_error
+        assert "[cancelled]" in result.content[0].text
+        assert "the bridge is being stopped" in result.content[0].text
         assert await bridge.ended() == 0
-        await asyncio.wait([call])
-        assert call.exception() is not None or call.result().status_code == 503
     await setup.no_container_of(bridge.pid)
     assert b"Traceback" not in bridge.logged
 

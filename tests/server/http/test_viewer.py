@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
@@ -16,6 +17,13 @@ INITIALIZE = {
     "id": 0,
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+NEW = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": NEW,
+    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
 }
 
 PRINCIPALS = {"anna": {}, "ben": {}, "auditor": {"sees_all": True}, "boss": {"approver": True}}
@@ -259,3 +267,28 @@ async def test_without_principals_nothing_is_shown_and_without_the_setting_there
     wrong = configure(http={"viewer": True, "path": "/ui/mcp"}).run("serve", "--transport", "http", "--port", "0")
     assert wrong.returncode == 2
     assert "viewer" in wrong.stderr.decode()
+
+
+async def test_a_pool_is_counted_by_the_viewer_for_who_sees_all_and_by_doctor(configure):
+    setup = configure(principals=PRINCIPALS, http={"viewer": True}, pool_max=1)
+    tokens = {name: token_for(setup, name) for name in ("anna", "auditor")}
+    async with serving(setup) as bridge, bridge.http() as http:
+        await is_open(http)
+
+        async def pools(name):
+            answer = await http.get("/ui/api/pools", headers={"origin": bridge.base} | bearer(tokens[name]))
+            assert answer.status_code == 200, answer.text
+            return answer.json()["pools"]
+
+        async def is_counted():
+            return await pools("auditor")
+
+        call = {"name": "run_python", "arguments": {"code": "1"}, "_meta": META}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        headers = ACCEPT | bearer(tokens["anna"]) | {"mcp-protocol-version": NEW, "mcp-method": "tools/call"}
+        assert (await http.post("/mcp", json=body, headers=headers | {"mcp-name": "run_python"})).status_code == 200
+        (row,) = await until(is_counted)
+        assert {"hits", "misses", "waits", "lost", "target", "ceiling"} <= row.keys()
+        assert await pools("anna") == []
+        said = await anyio.to_thread.run_sync(lambda: setup.run("doctor"))
+        assert f"The bridge of process {bridge.pid} has" in " ".join(said.stdout.decode().split())
