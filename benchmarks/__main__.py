@@ -31,6 +31,7 @@ from benchmarks import (
     parts,
     peer,
     registered,
+    rest,
     sandboxes,
     search,
     sessions,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "noop": calls.noop,
     "cold": calls.cold,
+    "rest": rest.rest,
     "sustained": sustained.sustained,
     "proxied": calls.proxied,
     "http_server": http_server.http_server,

@@ -26,7 +26,7 @@ from mcp_bridge.sandbox.image.store import ENVIRONMENT
 from mcp_bridge.sandbox.isolation_flags import run_argv
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from benchmarks.bridge import Bench
     from mcp_bridge.host.engine_setup import Prepared
@@ -42,12 +42,12 @@ class UnavailableError(Exception):
     """A peer can't be had on this machine; the message says why."""
 
 
-def sandbox_argv(prepared: Prepared, config: settings.Settings, bench: Bench) -> list[str]:
-    """The engine's `run` with the flags of a sandbox, whose command does nothing."""
-    spec = SandboxSpec(
+def sandbox_spec(prepared: Prepared, config: settings.Settings, argv: Sequence[str]) -> SandboxSpec:
+    """A sandbox as the bridge has it, with a command of one's own."""
+    return SandboxSpec(
         image=prepared.image.reference,
         name=f"mcp-bridge-bench-{time.monotonic_ns()}",
-        argv=list(NOTHING),
+        argv=list(argv),
         limits=Limits(
             memory=config.memory,
             pids=config.pids,
@@ -58,6 +58,11 @@ def sandbox_argv(prepared: Prepared, config: settings.Settings, bench: Bench) ->
         user=config.container_user,
         environment=ENVIRONMENT,
     )
+
+
+def sandbox_argv(prepared: Prepared, config: settings.Settings, bench: Bench) -> list[str]:
+    """The engine's `run` with the flags of a sandbox, whose command does nothing."""
+    spec = sandbox_spec(prepared, config, NOTHING)
     cidfile = bench.work / f"{spec.name}.cid"
     return run_argv(prepared.report.choice, spec, cidfile=cidfile, profile=seccomp_profile.PROFILE)
 

@@ -1,10 +1,11 @@
 """Mixed traffic for half an hour, and whether anything grows: `python -m benchmarks.soak --minutes 30`.
 
-One bridge serves scripts, programs, time-outs, cancellations and crashes. Beside it, on the same state directory,
-bridges are started whose client vanishes, and others that are killed with a container running. After each round of
-traffic, when all is quiet, the bridge's memory, descriptors, threads, tasks, processes and containers are counted, and
-SQLite's log. The exit status is 1 if one of them has grown since the warm-up, or if an answer was none of those that
-its kind of traffic may get.
+One bridge serves scripts in both languages, sessions, waits, files, programs, time-outs, cancellations and crashes on
+standard input and output. Beside it, on the same state directory, another serves two principals over HTTP, and bridges
+are started whose client vanishes, or that are killed with a container running. `soak_traffic` has the kinds. After each
+round of traffic, when all is quiet, the memory, descriptors, threads, tasks and processes of both bridges are counted,
+and containers, and SQLite's log. The exit status is 1 if one of them has grown since the warm-up, or if an answer was
+none of those that its kind of traffic may get.
 """
 
 from __future__ import annotations
@@ -20,24 +21,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from mcp.shared.exceptions import MCPError
 
-from benchmarks.bridge import COMMAND, Bench, client, ours
+from benchmarks.bridge import Bench, client, ours
 from benchmarks.measure import Row, load, table
 from benchmarks.processes import ProcessMonitor, descendants
-from benchmarks.start import Server
+from benchmarks.soak_traffic import EXPECTED, IDLE_SECONDS, READ_SECONDS, Traffic, serving_over_http
+from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mcp import Client
+    from collections.abc import Awaitable, Callable, Sequence
 
 MINUTES = 30.0
 
@@ -52,36 +51,19 @@ WARM_UP = 0.2
 
 LEAST_ROUNDS = 3
 
-READ_SECONDS = 240.0
-"""For an answer of the bridge."""
+PRINCIPALS = ("anna", "ben")
+"""Who use the bridge over HTTP."""
+
+HTTP_IDLE_SECONDS = 15
+"""After which a client's session over HTTP ends that it has left behind."""
+
+WATCHED_BRIDGE = "benchmarks.workers.watched_bridge"
 
 QUIET_SECONDS = 60.0
 """For what a round has started to be gone."""
 
-STEADY_SECONDS = 1.0
-"""Without a change after which it is quiet."""
-
-SCRIPT = """
-import asyncio
-from mcp.servers import good, local
-echoed = await asyncio.gather(*(good.echo(text="t" * {size}) for _ in range(8)))
-for number in range(8):
-    await local.audit(step=f"s{{number}}")
-print(sum(map(len, echoed)))
-"""
-
-PROGRAM = """
-from mcp import programs
-steps = [{"id": f"s{n}", "type": "tool", "tool": "audit", "args": {"step": f"s{n}"}} for n in range(10)]
-print((await programs.run({"name": "soaked", "steps": steps})).status)
-"""
-
-ENDLESS = "while True: pass"
-ASLEEP = "import time\ntime.sleep(60)"
-CRASH = "import os\nos.kill(os.getpid(), 9)"
-FAULT = "def deep(n): return deep(n + 1)\ndeep(0)"
-
-NO_ANSWER = "no answer"
+STEADY_SECONDS = 1.5
+"""Without a change after which it is quiet: longer than a script sleeps whose client has vanished."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +90,58 @@ class Counted:
 POOL = int(getattr(Settings(), "pool_max", 0))
 """Containers that a bridge may keep ready, more or fewer of them from one round to the next; 0 without a pool."""
 
-COUNTED = {
+BRIDGES = ("", " over HTTP")
+"""How the rows of each bridge are told apart."""
+
+OF_EACH = {
     "rss": Counted("memory of the bridge", "MiB", 8, 0.05),
     "descriptors": Counted("open descriptors", "", 4),
     "threads": Counted("threads", "", 4),
     "tasks": Counted("tasks of the event loop", "", 3),
     "processes": Counted("processes that it has started", "", 1 + 2 * POOL),
-    "containers": Counted("containers", "", POOL),
+}
+"""Of each bridge."""
+
+COUNTED = {
+    f"{name}{which}": replace(counted, what=f"{counted.what}{which}")
+    for which in BRIDGES
+    for name, counted in OF_EACH.items()
+} | {
+    "containers": Counted("containers", "", len(BRIDGES) * POOL),
     "wal": Counted("SQLite's log", "MiB", 4),
 }
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A bridge that is there from the start to the end.
+
+    Attributes:
+        monitor: Of its process.
+        tasks: The file with the number of its tasks.
+        which: One of `BRIDGES`.
+    """
+
+    monitor: ProcessMonitor
+    tasks: Path
+    which: str
+
+    def sample(self) -> dict[str, float]:
+        """What is counted of it, by the names of `COUNTED`."""
+        self.monitor.sample()
+        process = Path(f"/proc/{self.monitor.pid}")
+        found = {
+            "rss": self.monitor.status("VmRSS"),
+            "descriptors": len(list((process / "fd").iterdir())),
+            "threads": len(list((process / "task").iterdir())),
+            "tasks": int(self.tasks.read_text()),
+            "processes": len(descendants(self.monitor.pid)),
+        }
+        return {f"{name}{self.which}": value for name, value in found.items()}
+
+
+def _started_by(watched: Sequence[Watched]) -> int:
+    return sum(len(descendants(each.monitor.pid)) for each in watched)
 
 
 @dataclass
@@ -151,42 +176,43 @@ class Soak:
         # What is known of the engine needn't be found out again.
         for probed in self.bench.state_dir.glob("*.json"):
             shutil.copy(probed, self.state_dir)
-        tasks = self.bench.work / "tasks"
-        command = [sys.executable, "-m", "benchmarks.workers.watched_bridge", str(tasks)]
-        log = self.bench.work / "soak.log"
+        environment, log = self._environment(), self.bench.work / "soak.log"
+        tokens = [TokenStore(self.state_dir).add(name, restricted=True).text for name in PRINCIPALS]
+        counts = {what: self.bench.work / f"tasks{number}" for number, what in enumerate(BRIDGES)}
+        stdio, http = ([sys.executable, "-m", WATCHED_BRIDGE, str(file)] for file in counts.values())
         try:
             before = set(descendants(os.getpid()))
-            async with client(
-                command, self._environment(), log=log, mode="legacy", read_timeout=READ_SECONDS
-            ) as bridge:
-                (pid,) = [each for each in set(descendants(os.getpid())) - before if _parent(each) == os.getpid()]
-                monitor = ProcessMonitor(pid, self.state_dir)
-                await self._rounds(bridge, monitor, tasks)
-                await anyio.to_thread.run_sync(monitor.sample)
-            return [*self.rows(), await self._leftovers(monitor)]
+            async with (
+                client(stdio, environment, log=log, mode="legacy", read_timeout=READ_SECONDS) as bridge,
+                serving_over_http(http, self.bench, environment, log) as (http_pid, url),
+            ):
+                started = {pid for pid in set(descendants(os.getpid())) - before if _parent(pid) == os.getpid()}
+                (pid,) = started - {http_pid}
+                watched = [
+                    Watched(ProcessMonitor(pid, self.state_dir), file, what)
+                    for pid, (what, file) in zip((pid, http_pid), counts.items(), strict=True)
+                ]
+                await self._rounds(Traffic(self.bench, environment, bridge, url, tokens), watched)
+                for each in watched:
+                    await anyio.to_thread.run_sync(each.monitor.sample)
+            return [*self.rows(), await self._leftovers(watched)]
         finally:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(self.state_dir, ignore_errors=True))
 
     def _environment(self) -> dict[str, str]:
-        tables = ['structured = "always"', "wall_timeout = 120", "[tools]"]
-        tables += ['modules = ["benchmarks.tools"]', "entry_points = false"]
+        tables = ['structured = "always"', "wall_timeout = 120", 'languages = ["python", "javascript"]']
+        tables += ["[tools]", 'modules = ["benchmarks.tools"]', "entry_points = false"]
+        tables += ["[sessions]", f"idle_timeout = {IDLE_SECONDS}"]
+        # What a client has left behind would otherwise be there for half an hour, which is the whole soak.
+        tables += ["[http]", f"session_idle_timeout = {HTTP_IDLE_SECONDS}"]
+        tables += [f"[principals.{name}]" for name in PRINCIPALS]
         environment = self.bench.environment({"good": ours("honest")}, tables="\n".join(tables))
         return environment | {"MCP_BRIDGE_STATE_DIR": str(self.state_dir)}
 
     # The traffic.
 
-    async def _rounds(self, bridge: Client, monitor: ProcessMonitor, tasks: Path) -> None:
-        kinds: dict[str, Callable[[], Awaitable[str]]] = {
-            "run": lambda: _run(bridge, SCRIPT.format(size=1000)),
-            "large run": lambda: _run(bridge, SCRIPT.format(size=200_000)),
-            "program": lambda: _run(bridge, PROGRAM),
-            "time-out": lambda: _run(bridge, ENDLESS, 0.5),
-            "cancellation": lambda: self._cancelled(bridge),
-            "crash": lambda: _run(bridge, CRASH),
-            "fault": lambda: _run(bridge, FAULT),
-            "client that vanishes": lambda: self._second(kill=False),
-            "kill -9 and restart": lambda: self._second(kill=True),
-        }
+    async def _rounds(self, traffic: Traffic, watched: Sequence[Watched]) -> None:
+        kinds = traffic.kinds()
         order = random.Random(self.seed)  # noqa: S311
         end = time.monotonic() + self.minutes * 60
         while len(self.samples) < self.rounds if self.rounds is not None else self._goes_on(end):
@@ -195,8 +221,8 @@ class Soak:
             async with anyio.create_task_group() as group:
                 for _ in range(CALLERS):
                     group.start_soon(self._traffic, kinds, todo, until)
-            await self._quiet(monitor)
-            self.samples.append(await anyio.to_thread.run_sync(self._sample, monitor, tasks))
+            await self._quiet(watched)
+            self.samples.append(await anyio.to_thread.run_sync(self._sample, watched))
 
     def _goes_on(self, end: float) -> bool:
         return time.monotonic() < end or len(self.samples) < LEAST_ROUNDS
@@ -212,39 +238,14 @@ class Soak:
             if ended not in EXPECTED[name]:
                 self.unexpected[f"{name}: {ended}"] += 1
 
-    async def _cancelled(self, bridge: Client) -> str:
-        with anyio.move_on_after(random.uniform(0.1, 1.0)):  # noqa: S311
-            return await _run(bridge, ASLEEP)
-        return "cancelled"
-
-    async def _second(self, *, kill: bool) -> str:
-        """Another bridge on the same state, which is ended while its script runs; then one that starts after it."""
-        environment = self._environment()
-        first = await Server.start([COMMAND], self.bench, environment)
-        await first.list_tools()
-        await first.tell("tools/call", id=99, params={"name": "run_python", "arguments": {"code": ASLEEP}})
-        # At any moment: before its container is there, while it starts, while it runs.
-        await anyio.sleep(random.uniform(0.0, 1.0))  # noqa: S311
-        if kill:
-            first.process.kill()
-            await first.process.wait()
-            await first.process.aclose()
-        else:
-            await first.end()
-        second = await Server.start([COMMAND], self.bench, environment)
-        await second.list_tools()
-        answer = await second.ask("tools/call", name="run_python", arguments={"code": "print(6 * 7)"})
-        await second.end()
-        return str(_status(answer.get("result", {}).get("structuredContent")))
-
     # What is counted.
 
-    async def _quiet(self, monitor: ProcessMonitor) -> None:
+    async def _quiet(self, watched: Sequence[Watched]) -> None:
         """Wait until the number of processes and containers doesn't change any more."""
         last, since = (-1, -1), anyio.current_time()
         with anyio.move_on_after(QUIET_SECONDS):
             while anyio.current_time() - since < STEADY_SECONDS:
-                found = await anyio.to_thread.run_sync(lambda: (len(descendants(monitor.pid)), self._containers()))
+                found = await anyio.to_thread.run_sync(lambda: (_started_by(watched), self._containers()))
                 if found != last:
                     last, since = found, anyio.current_time()
                 await anyio.sleep(0.1)
@@ -252,15 +253,8 @@ class Soak:
     def _containers(self) -> int:
         return Bench(self.state_dir, self.bench.work, quick=False).containers()
 
-    def _sample(self, monitor: ProcessMonitor, tasks: Path) -> dict[str, float]:
-        monitor.sample()
-        process = Path(f"/proc/{monitor.pid}")
-        return {
-            "rss": monitor.status("VmRSS"),
-            "descriptors": len(list((process / "fd").iterdir())),
-            "threads": len(list((process / "task").iterdir())),
-            "tasks": int(tasks.read_text()),
-            "processes": len(descendants(monitor.pid)),
+    def _sample(self, watched: Sequence[Watched]) -> dict[str, float]:
+        return {name: value for each in watched for name, value in each.sample().items()} | {
             "containers": self._containers(),
             "wal": sum(file.stat().st_size for file in self.state_dir.glob("*-wal")) / (1 << 20),
         }
@@ -283,11 +277,11 @@ class Soak:
         rows.append(Row("unexpected answers", count, of_all, "", "all answers", "none", not count, note))
         return rows
 
-    async def _leftovers(self, monitor: ProcessMonitor) -> Row:
-        """What is still there after the bridge has ended."""
+    async def _leftovers(self, watched: Sequence[Watched]) -> Row:
+        """What is still there after the bridges have ended."""
 
         def left_over() -> list[str]:
-            return monitor.left() + ["a container"] * self._containers()
+            return [left for each in watched for left in each.monitor.left()] + ["a container"] * self._containers()
 
         left = left_over()
         with anyio.move_on_after(QUIET_SECONDS):
@@ -302,19 +296,6 @@ class Soak:
         return {"samples": self.samples, "outcomes": self.outcomes, "unexpected": self.unexpected}
 
 
-EXPECTED = {
-    "run": {"success"},
-    "large run": {"success"},
-    "program": {"success"},
-    "time-out": {"timeout"},
-    "cancellation": {"cancelled"},
-    "crash": {"killed"},
-    "fault": {"error"},
-    "client that vanishes": {"success"},
-    "kill -9 and restart": {"success"},
-}
-
-
 def _parent(pid: int) -> int:
     try:
         found = re.search(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
@@ -327,22 +308,6 @@ def _thinned(values: list[float]) -> list[float]:
     """At most a dozen, the last among them."""
     step = max(1, len(values) // 11)
     return [*values[:-1:step], values[-1]] if values else []
-
-
-async def _run(bridge: Client, code: str, seconds: float = 60.0) -> str:
-    try:
-        result = await bridge.call_tool("run_python", {"code": code, "timeout": seconds})
-    except MCPError as exc:
-        return f"{NO_ANSWER}: {exc}"
-    return _status(result.structured_content)
-
-
-def _status(record: dict[str, Any] | None) -> str:
-    """A record's status; of one that was refused, why."""
-    if not record:
-        return "no record"
-    status = str(record.get("status"))
-    return status if status != "refused" else f"refused: {(record.get('error') or {}).get('code')}"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`mcp-bridge serve`, with the number of its event loop's tasks in a file: `python -m … FILE`."""
+"""`mcp-bridge serve`, with the number of its event loop's tasks in a file: `python -m … FILE [OPTION...]`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _watch(file: Path) -> None:
 if __name__ == "__main__":
     asyncio.events.new_event_loop = _remembered
     threading.Thread(target=_watch, args=(Path(sys.argv[1]),), name="tasks", daemon=True).start()
-    sys.argv = ["mcp-bridge", "serve"]
+    sys.argv = ["mcp-bridge", "serve", *sys.argv[2:]]
     from mcp_bridge.cli import main
 
     main()
