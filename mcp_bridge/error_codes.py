@@ -39,7 +39,7 @@ Code = Literal[
     "bad_request", "bad_result", "bad_secret", "bad_session", "bad_signature", "bad_state", "bad_text",
     "bad_timeout", "bad_token",
     "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bad_wait", "bad_wheel",
-    "bridge_at_work", "bridge_ending", "budget_bytes",
+    "bridge_at_work", "bridge_cycle", "bridge_ending", "budget_bytes",
     "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "cell_ended", "certificates", "changed_file", "channel_closed",
@@ -193,6 +193,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_timeout": Description(
             "`timeout` is not above 0, or is above `max_timeout`.",
             "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
+        "bridge_cycle": Description(
+            "The call has come back to the bridge that has made it, by way of bridges that are each other's servers, "
+            "or has come through too many bridges. The message names the way. Nothing was run.",
+            "The operator takes one of these bridges out of another's servers."),
         "busy": Description(
             "As many runs as `max_concurrent` allows are under way, and as many as `max_queued` allows wait.",
             "Try again when some have ended, or have the operator raise `max_queued`."),

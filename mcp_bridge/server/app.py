@@ -20,7 +20,15 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
-from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME
+from mcp_bridge.bridge_identity import (
+    INSTANCE_ID,
+    INSTANCE_KEY,
+    MAX_BRIDGES,
+    NAME,
+    VIA_KEY,
+    came_through,
+    via,
+)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -258,6 +266,30 @@ async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequ
     return _view(await supervisor.bridge(), principal_of(ctx))
 
 
+async def _bridge_for_call(
+    supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]
+) -> Bridge:
+    """As `_bridge_of`, for a call that has come through the bridges `via`.
+
+    Raises:
+        BridgeError: `bridge_cycle`; as `_bridge_of`.
+    """
+    came = via.get()
+    instances = [instance for instance, _ in came]
+    if INSTANCE_ID in instances:
+        way, problem = came[instances.index(INSTANCE_ID) :], "has come back to the bridge that has made it"
+    elif len(came) >= MAX_BRIDGES:
+        way, problem = came, f"has already come through {MAX_BRIDGES} bridges, which is the most"
+    else:
+        return await _bridge_of(supervisor, ctx)
+    named = " -> ".join(repr(server) for _, server in way)
+    raise BridgeError(
+        "bridge_cycle",
+        f"This call {problem}. The way is: {named}, each a server of the one before it. Nothing was run.",
+        hint="Take one of these bridges out of another's servers.",
+    )
+
+
 async def _may_approve(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> bool:
     """Whether the request's principal decides what waits for a person, by the configuration of now."""
     try:
@@ -363,11 +395,25 @@ async def _call(
     params: types.CallToolRequestParams,
 ) -> types.CallToolResult:
     """Call a tool; `offered` has those for programs."""
+    token = via.set(came_through((params.meta or {}).get(VIA_KEY)))
+    try:
+        return await _called(supervisor, ctx, questions, offered, params)
+    finally:
+        via.reset(token)
+
+
+async def _called(
+    supervisor: BridgeSupervisor | _OpenBridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    questions: Questions,
+    offered: ModuleType | None,
+    params: types.CallToolRequestParams,
+) -> types.CallToolResult:
     name, arguments = params.name, params.arguments or {}
     if offered is None or name in LANGUAGES:
         return await _run(supervisor, ctx, questions, name, arguments)
     try:
-        bridge = await _bridge_of(supervisor, ctx)
+        bridge = await _bridge_for_call(supervisor, ctx)
     except BridgeError as exc:
         refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
         return refused
@@ -385,7 +431,7 @@ async def _run(
     # Before the configuration is looked at: meanwhile a container that waits prepares itself.
     with _expected(supervisor.current, arguments) as is_expected:
         try:
-            bridge = await _bridge_of(supervisor, ctx)
+            bridge = await _bridge_for_call(supervisor, ctx)
             request = RunArguments.model_validate(arguments)
         except ValidationError as exc:
             return _refused(supervisor.settings, ctx, _bad_arguments(name, exc))

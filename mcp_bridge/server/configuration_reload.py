@@ -37,6 +37,12 @@ CHANGED = (
 )
 BROKEN = "mcp-bridge's configuration has changed and can't be used, so what held before still does: {}"
 
+SETTLE_SECONDS = 0.4
+"""How long the files must say the same before it is applied: an editor may have them half-written, or taken away."""
+
+MAX_LOOKS = 12
+"""How often files that don't come to rest are looked at, while the calls that come wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configured:
@@ -81,7 +87,7 @@ class Source(Protocol):
         ...
 
     def change(self) -> Change | BridgeError | None:
-        """The new state of the files, or the error, if it has changed since the last call; else None."""
+        """The new state of the files, or the error, if it isn't what the last call has found; else None."""
         ...
 
     def print_error(self, error: BridgeError) -> None:
@@ -132,7 +138,7 @@ class ConfigurationReload:
         # Shielded: a change is reported once, and must not be lost if the call is cancelled.
         with anyio.CancelScope(shield=True):
             async with self._looking:
-                change = await on_blocking_thread(_changed, self._source)
+                change = await self._settled()
                 if isinstance(change, BridgeError):
                     self._source.print_error(change)
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
@@ -142,6 +148,20 @@ class ConfigurationReload:
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:
                         logger.warning("%s", CHANGED)
+
+    async def _settled(self) -> Change | BridgeError | None:
+        """The new state of the files once it is the same at two looks.
+
+        A part of a file may be valid, too, and lack a server or a principal.
+        """
+        change = later = await on_blocking_thread(_changed, self._source)
+        for _ in range(MAX_LOOKS):
+            if later is None:
+                break
+            await anyio.sleep(SETTLE_SECONDS)
+            later = await on_blocking_thread(_changed, self._source)
+            change = later or change
+        return change
 
 
 def for_the_agent(error: BridgeError) -> BridgeError:

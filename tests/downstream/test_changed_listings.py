@@ -144,6 +144,33 @@ async def test_parameters_that_are_refused_are_so_whether_or_not_the_tools_are_l
         assert shop.reached == ["pay", "pay"]
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_a_result_that_is_an_error_is_passed_on_and_an_old_listing_is_made_anew(shop, monkeypatch, is_old):
+    """A server may say in words that it has the tool no more; whether it hasn't, its listing tells."""
+    asked = anyio.Event()
+    async with Fleet([shop.spec]) as fleet:
+        server = fleet.server("shop")
+        await server.listed("pay")
+        relist = server._connection.relist
+
+        async def noted():
+            asked.set()
+            return await relist()
+
+        monkeypatch.setattr(server._connection, "relist", noted)
+        monkeypatch.setattr(supervisor_module, "RELIST_AFTER", -1.0 if is_old else 600.0)
+        shop.lists()
+        result = await call_tool(fleet, "shop", "pay", {"fail": True})
+        assert (result.is_error, result.content[0].text) == (True, "Unknown tool: pay")
+        if not is_old:
+            await anyio.wait_all_tasks_blocked()
+            assert not asked.is_set(), "it was listed just now"
+            return
+        await until(lambda: "pay" not in {tool.name for tool in server.listing.tools})
+        assert (await refused(call_tool, fleet, "shop", "pay")).code == "unknown_tool"
+        assert shop.reached == ["pay"], "it was called once"
+
+
 # --- changes that can't be listed ---
 
 

@@ -29,6 +29,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from servers.specs import faulty
 
+from mcp_bridge.bridge_identity import INSTANCE_KEY, NAME, VIA_KEY
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
@@ -848,3 +849,22 @@ except Exception as error:
     assert secret in setup.config.read_text(), "where it belongs"
     for path, data in kept_files(setup.state_dir).items():
         assert secret.encode() not in data, path
+
+
+@OVER_BOTH
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_call_that_has_come_through_this_bridge_or_through_too_many_runs_nothing(setup, mode):
+    named = types.Implementation(name=f"{NAME} in a proxy", version="1")
+    async with setup.client(mode, client_info=named) as client:
+        own = (await client.list_tools()).meta[INSTANCE_KEY]
+
+        async def said(via):
+            return (await client.call_tool("run_python", {"code": "6 * 7"}, meta={VIA_KEY: via})).content[0].text
+
+        back = await said([["first", "team"], [own, "home"], ["third", "team"]])
+        assert "[bridge_cycle]" in back
+        assert "The way is: 'home' -> 'team'" in back
+        assert "through 8 bridges, which is the most" in await said([[f"id{count}", f"b{count}"] for count in range(8)])
+        # Others' bridges, and whatever isn't in that form.
+        for via in ([["first", "team"], ["second", "home"]], [[own]], [own, 3, None], "x", {own: own}, [[[], {}]], []):
+            assert await said(via) == "42", via

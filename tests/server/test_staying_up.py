@@ -24,7 +24,7 @@ from mcp_bridge.cli.commands.serve import ConfigurationFiles
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import snapshot_of, written_policies
 from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
-from mcp_bridge.server.configuration_reload import Change
+from mcp_bridge.server.configuration_reload import Change, ConfigurationReload
 from mcp_bridge.settings import Layer
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -570,6 +570,84 @@ def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_a
     own.write_text('[[policy.rules]]\ntools = ["*.*"]\neffect = "program"\nprograms = ["none"]\n')
     assert files.change().code == "bad_config"
     assert files.change() is None
+
+
+class Editor:
+    """The configuration's files while somebody writes them: each look finds the next text."""
+
+    def __init__(self, files, path, texts):
+        self._files = files
+        self._path = path
+        self._texts = list(texts)
+        self.printed = []
+
+    def change(self):
+        if self._texts:
+            text = self._texts.pop(0)
+            if text is None:
+                self._path.unlink()
+            else:
+                self._path.write_text(text)
+        return self._files.change()
+
+    def print_error(self, error):
+        self.printed.append(error.code)
+
+
+class Restricted:
+    """What an open bridge is told of its configuration."""
+
+    def __init__(self):
+        self.changes = []
+
+    def restrict(self, servers, policy, principals, inputs, install):
+        self.changes.append((set(servers), set(principals)))
+
+
+OWN = '[servers.mine]\ncommand = "true"\n[principals.anna]\n[principals.ben]\n'
+
+
+@pytest.mark.parametrize(
+    "part",
+    [OWN[:40], OWN[: OWN.index("[principals.ben]")], "", None],
+    ids=["cut within a line", "cut between tables", "empty", "missing"],
+)
+@pytest.mark.parametrize("named", [True, False], ids=["named", "the user's own"])
+async def test_a_configuration_that_is_half_written_for_a_moment_takes_nothing_away(folder, part, named):
+    own = Path.home() / ".config/mcp-bridge/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(OWN)
+    files = ConfigurationFiles(own if named else None)
+    files.configure()
+    told, bridge = [], Restricted()
+    editor = Editor(files, own, [part, OWN])
+    reload = ConfigurationReload(editor)
+    reload.principals_changed = lambda principals: told.append(set(principals))
+    await reload.apply(bridge)
+    assert own.read_text() == OWN, "it was looked at again"
+    assert all("mine" in servers and principals == {"anna", "ben"} for servers, principals in bridge.changes)
+    assert all(principals == {"anna", "ben"} for principals in told)
+    assert (reload.news(), editor.printed) == ([], [])
+
+
+async def test_a_configuration_that_stays_broken_is_told_once_and_one_that_stays_shorter_holds(folder):
+    own = Path.home() / ".config/mcp-bridge/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(OWN)
+    files = ConfigurationFiles(own)
+    files.configure()
+    bridge = Restricted()
+    editor = Editor(files, own, ["[principals", "[principals.an"])
+    reload = ConfigurationReload(editor)
+    await reload.apply(bridge)
+    assert (bridge.changes, editor.printed) == ([], ["bad_config"])
+    [said] = reload.news()
+    assert "what held before still does" in said
+    await reload.apply(bridge)
+    assert (reload.news(), editor.printed) == ([], ["bad_config"])
+    own.write_text(OWN.replace("[principals.ben]\n", ""))
+    await reload.apply(bridge)
+    assert [principals for _, principals in bridge.changes] == [{"anna"}]
 
 
 def test_rules_count_in_one_sequence_however_many_policies_lie_over_each_other():

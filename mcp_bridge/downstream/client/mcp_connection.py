@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
-from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME
+from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME, VIA_KEY, via
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.call_listeners import CallListeners
@@ -128,6 +128,7 @@ class Connection(ServerConnection):
         self._client: Client | None = None
         self._has_begun_listing = False
         self._meta: dict[str, Any] = {}
+        self._is_bridge = False
         """The part of a request's parameters that the protocol's version wants in each of them."""
         transport: StdioTransport | HttpTransport
         if spec.is_remote:
@@ -220,6 +221,9 @@ class Connection(ServerConnection):
         try:
             with server_span(name, self._spec, client.protocol_version) as span:
                 params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
+                if self._is_bridge:
+                    came = [*via.get(), (INSTANCE_ID, self._spec.name)]
+                    params |= {"_meta": {**params.get("_meta", {}), VIA_KEY: came}}
                 raw = await self.transport.request("tools/call", params, progressed)
                 result = _call_result(raw, client.protocol_version)
                 if span is not None and isinstance(result, CallToolResult) and result.is_error:
@@ -302,6 +306,7 @@ class Connection(ServerConnection):
         Raises:
             BridgeError: `server_unavailable`.
         """
+        self._is_bridge = self._is_bridge or instance is not None
         if instance is None or (instance != INSTANCE_ID and self._spec.may_be_bridge):
             return
         if instance == INSTANCE_ID:

@@ -24,6 +24,7 @@ from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.allowed_hosts import AllowedHosts
+from mcp_bridge.server.http.authentication.authenticator import SECOND_LOOK_SECONDS
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain, until_answered
 from mcp_bridge.server.http.listener_check import check_listener
@@ -62,9 +63,6 @@ LAST_SECONDS = 2
 
 CONFIGURATION_SECONDS = 1.0
 """How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
-
-SECOND_LOOK_SECONDS = 0.2
-"""How long the configuration must lack a principal before its calls are ended."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
@@ -319,7 +317,6 @@ async def _end_calls_of_nobody(
     """
     if name not in calls.principals or await authenticator.knows(name):
         return
-    # An editor may have had the configuration half-written.
     await anyio.sleep(SECOND_LOOK_SECONDS)
     await supervisor.look()
     if not await authenticator.knows(name):

@@ -23,6 +23,7 @@ from sse_starlette.sse import EventSourceResponse
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.http.rate_limits import client_site
+from mcp_bridge.server.http.sessions import SessionRequests
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
@@ -505,6 +506,32 @@ async def test_who_has_the_most_sessions_makes_room_for_another_principal(config
                     pass
         assert not await is_open(listening)
         assert await is_open(working)
+
+
+@pytest.mark.parametrize(("method", "streams"), [("POST", 0), ("GET", 1)])
+async def test_a_request_that_is_answered_and_not_over_yet_is_no_open_stream(method, streams):
+    requests, answered, over = SessionRequests(), anyio.Event(), anyio.Event()
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(INITIALIZE).encode(), "more_body": False}
+
+    async def send(_):
+        pass
+
+    async def handler(_, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        requests.answered(str(INITIALIZE["id"]))
+        answered.set()
+        await over.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(requests.handle, handler, {"type": "http", "method": method}, receive, send)
+        await answered.wait()
+        # Its client may have gone on, and another may need room.
+        assert (requests.streams, requests.is_awaited) == (streams, False)
+        over.set()
+    assert (requests.streams, requests.is_awaited) == (0, False)
 
 
 # --- streams ---

@@ -456,6 +456,43 @@ def another(tmp_path, engine, image, sandbox_state_dir):
     return setups(folder, engine, state_directory(folder, sandbox_state_dir))()
 
 
+NESTS = """
+from mcp.runtime import call_tool
+
+inner = "from mcp.runtime import call_tool\\nawait call_tool('back', 'run_python', {'code': 'print(6 * 7)'})"
+try:
+    print(await call_tool("forth", "run_python", {"code": inner}))
+except Exception as error:
+    print(error.code, error)
+"""
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_a_call_that_comes_back_by_way_of_another_bridge_is_refused_and_told_the_way(
+    configure, another, era, session
+):
+    """Both have the other as a server; what is behind them is listed all the same."""
+    setup, port = configure(), free_port()
+    with another.config.open("a") as file:
+        file.write(f'[servers.back]\nurl = "http://127.0.0.1:{port}/mcp"\nera = "{era}"\n')
+    async with serving(another) as other:
+        with setup.config.open("a") as file:
+            file.write(f'[servers.forth]\nurl = "{other.url}"\nera = "{era}"\n')
+        async with serving(setup, "--port", str(port)) as bridge, bridge.client(era) as client:
+            more = {"session": session} if session else {}
+            for _ in range(2):
+                answer = await client.call_tool("run_python", {"code": NESTS, **more})
+                said = answer.content[0].text
+                assert "[bridge_cycle]" in said, said
+                assert "The way is: 'forth' -> 'back'" in said, said
+            # Each is used as a server as before.
+            code = "from mcp.runtime import call_tool\nprint(await call_tool('forth', 'run_python', {'code': 'print(6 * 7)'}))"
+            assert "42" in (await client.call_tool("run_python", {"code": code})).content[0].text
+        listed = json.loads(setup.run("execution", "list", "--json").stdout)["executions"]
+    assert len(listed) == 3, "the calls that came back have run nothing"
+
+
 @pytest.mark.parametrize("era", ["auto", "legacy", "2026-07-28"])
 async def test_a_bridge_is_never_behind_itself_and_another_only_where_it_is_named(configure, another, era):
     setup, port = configure(client_configs=True), free_port()

@@ -15,8 +15,13 @@ from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from starlette.requests import HTTPConnection
 
+from mcp_bridge.governance.principal_tokens import TokenStore
+from mcp_bridge.governance.principals import Principal
 from mcp_bridge.server.http import app
+from mcp_bridge.server.http.authentication.authentication_settings import Authentication
+from mcp_bridge.server.http.authentication.authenticator import Authenticator
 from mcp_bridge.server.principal_calls import PrincipalCalls
 
 pytestmark = [pytest.mark.timeout(170), pytest.mark.usefixtures("whole_ledgers")]
@@ -214,3 +219,32 @@ async def test_a_principal_that_is_missing_for_a_moment_keeps_its_calls(is_back)
 
     assert await calls.run("anna", work) == ("done" if is_back else None)
     assert known == [is_back]
+
+
+@pytest.mark.parametrize("how", ["token", "table"])
+async def test_a_request_goes_on_while_its_credential_is_missing_for_a_moment(monkeypatch, tmp_path, how):
+    """A request of 2026-07-28 ends with its credential: the second look decides."""
+    anna = Principal("anna")
+    tokens = TokenStore(tmp_path)
+    made = tokens.add("anna", restricted=True)
+    file = next(path for path in tmp_path.iterdir() if made.id in path.read_text())
+    whole = file.read_bytes()
+    asked = Authenticator({"anna": anna}, tokens, Authentication())
+    scope = {"type": "http", "headers": [(b"authorization", f"Bearer {made.text}".encode())], "client": None}
+    request = HTTPConnection(scope)
+    assert await asked.principal(request) == anna
+    steps = ["away", "back", "away", "still away"]
+    real = asked._has_ended
+
+    async def look(credential):
+        step = steps.pop(0)
+        if how == "table":
+            asked.restrict({"anna": anna} if step == "back" else {})
+        else:
+            file.write_bytes(whole if step == "back" else whole[:-9])
+        return await real(credential)
+
+    monkeypatch.setattr(asked, "_has_ended", look)
+    with anyio.fail_after(DEADLINE_SECONDS):
+        await asked.ended(request)
+    assert steps == []

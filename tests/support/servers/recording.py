@@ -2,8 +2,8 @@
 
 `recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
 answers with its arguments. `relist` announces that the tools have changed; with `tools`, these are listed from then on,
-which is announced unless `silent` is given. It doesn't list what is `null`, and refuses a call with `refuse`. `count` says
-how often it was called with the same arguments.
+which is announced unless `silent` is given. It doesn't list what is `null`, and refuses a call with `refuse`;
+one with `fail` has an error as its result. `count` says how often it was called with the same arguments.
 """
 
 import json
@@ -49,6 +49,9 @@ for line in sys.stdin:
             row = {"tool": "count", "arguments": told}
             told = {"count": sum(json.loads(line) == row for line in calls.read_text().splitlines())}
         body = {"result": {"content": [{"type": "text", "text": json.dumps(told)}], "structuredContent": told}}
+        if "fail" in given:
+            said = {"type": "text", "text": f"Unknown tool: {params['name']}"}
+            body = {"result": {"content": [said], "isError": True}}
         if "refuse" in given:
             body = {"error": {"code": -32602, "message": f"Unknown tool: {params['name']}"}}
     send(id=message["id"], **body)

@@ -55,6 +55,10 @@ MAX_TOKEN_CHARS = 16 << 10
 LOOK_SECONDS = 1.0
 """How long the stream of a token that was revoked may go on."""
 
+SECOND_LOOK_SECONDS = 0.2
+"""How long a credential or a table must be missing before what goes on with it is ended: somebody may be about to
+put a file of the configuration, or that of the tokens, in the place of another."""
+
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
@@ -148,7 +152,11 @@ class Authenticator:
     async def ended(self, request: HTTPConnection) -> None:
         """Wait until the credential that `principal` has found in a request is revoked or expires, or is of nobody."""
         credential: _Credential = request.scope[_CREDENTIAL]
-        while not await self._has_ended(credential):  # noqa: ASYNC110  (nothing announces it)
+        while True:
+            if await self._has_ended(credential):
+                await anyio.sleep(SECOND_LOOK_SECONDS)
+                if await self._has_ended(credential):
+                    return
             await anyio.sleep(LOOK_SECONDS)
 
     async def _has_ended(self, credential: _Credential) -> bool:
