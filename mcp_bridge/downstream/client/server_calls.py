@@ -200,7 +200,7 @@ class DownstreamServer(SupervisedServer):
         if not hasattr(result, "is_error"):
             message = f"{self.spec.name}.{tool.name} asks for input from a person, which is not supported."
             raise server_errors.error(self.spec, "tool_failed", message, tool=tool.name)
-        if result.is_error and connection.usable and self._is_due(connection):
+        if result.is_error and self.spec.openapi is None and connection.usable and self._is_due(connection):
             # It may say so of a tool that it has no more. What it says is passed on: there may have been effects.
             self._spawn(self._relist, connection)
         return result  # type: ignore[no-any-return]
