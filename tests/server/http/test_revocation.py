@@ -248,3 +248,38 @@ async def test_a_request_goes_on_while_its_credential_is_missing_for_a_moment(mo
     with anyio.fail_after(DEADLINE_SECONDS):
         await asked.ended(request)
     assert steps == []
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+async def test_a_configuration_that_is_being_written_neither_refuses_nor_ends_a_request(configure, mode):
+    """An editor writes it again and again, in two steps, and at times replaces it; requests come meanwhile, and run."""
+    setup = configure()
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    anna, text = token_of(setup, "anna"), setup.config.read_text()
+    written = 0
+    async with serving(setup) as bridge, client_of(bridge, anna, mode) as client:
+
+        async def write():
+            nonlocal written
+            while True:
+                with setup.config.open("w") as file:
+                    await anyio.sleep(0.1)
+                    file.write(text)
+                await anyio.sleep(0.2)
+                setup.config.unlink()
+                await anyio.sleep(0.1)
+                setup.config.write_text(text)
+                await anyio.sleep(0.2)
+                written += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            for _ in range(2):
+                answer = await client.call_tool("run_python", {"code": "import time\ntime.sleep(3)\nprint(42)"})
+                assert answer.content[0].text.strip() == "42"
+            while written < 10:
+                assert (await client.list_tools()).tools
+                answer = await client.call_tool("run_python", {"code": "6 * 7"})
+                assert answer.content[0].text == "42"
+            tasks.cancel_scope.cancel()
