@@ -16,6 +16,7 @@ from mcp_bridge.executions.approvals import requests_to
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import MAX_CELLS_LOOKED, chain, session_rows
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import state
@@ -24,6 +25,7 @@ from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.ledger.audit import execution_queries
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.payloads import ScriptStart, start_of
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.views.timeline import as_sent
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.approvals import ApprovalRequest
+    from mcp_bridge.executions.sessions.sessions import SessionRow
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.audit.execution_queries import EntryCounts
     from mcp_bridge.ledger.audit.viewer_proofs import Evidence
@@ -112,6 +115,21 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A session in a list.
+
+    Attributes:
+        row: The session, whose name is as it was recorded.
+        language: What its cells are written in; None if its last cell is erased.
+        origin: The cell that it was forked from, as it was recorded; None if it is no fork, or if that isn't known.
+    """
+
+    row: SessionRow
+    language: Language | None
+    origin: StoredExecution | None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far an execution of a program has come.
 
@@ -139,6 +157,7 @@ class Overview:
         self._whose = None if principal.may_see_all else principal.name
         self._read: tuple[str, int] | None = None
         self._entries: list[Recorded] = []
+        self._origins: dict[str, str] = {}
 
     async def page(self, asking: Asking, before: tuple[float, str] | None, limit: int) -> Page:
         """Executions that somebody wants to see.
@@ -190,6 +209,45 @@ class Overview:
             if (cell := start.cell) is not None:
                 shown["cell"] = Cell(cell.session, cell.number, cell.previous or "", cell.seed).to_bundle()
         return dataclasses.replace(row, bundle=shown)
+
+    async def sessions(self, *, can_rebuild: bool) -> list[ListedSession]:
+        """The sessions that the principal may see, the one used last first.
+
+        Args:
+            can_rebuild: Whether sessions are rebuilt.
+        """
+        rows = await session_rows(self.store, SessionStore(self.database), self._whose, can_rebuild=can_rebuild)
+        listed = []
+        origins: dict[str, str] = {}
+        for row in rows:
+            stored = await self.store.execution(row.execution)
+            last = None if stored is None else await self.as_recorded(stored)
+            place = None if last is None else Cell.of(last)
+            found = origins[row.execution] = await self._origin(row)
+            origin = await self.store.execution(found, self._whose) if found else None
+            listed.append(
+                ListedSession(
+                    row._replace(name="" if place is None else place.session),
+                    None if last is None else language_of(last),
+                    None if origin is None else await self.as_recorded(origin),
+                )
+            )
+        self._origins = origins
+        return listed
+
+    async def _origin(self, row: SessionRow) -> str:
+        """The execution of the cell that a session was forked from; empty for none, or if it isn't known."""
+        async for stored in chain(self.store, row.principal, row.execution, MAX_CELLS_LOOKED):
+            place = Cell.of(stored)
+            if place is None:
+                # Erased, and with it which session it was of.
+                return ""
+            if place.session != row.name:
+                return stored.id
+            # A session goes on, and where it has begun stays.
+            if (known := self._origins.get(stored.id)) is not None:
+                return known
+        return ""
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""

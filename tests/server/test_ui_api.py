@@ -10,7 +10,7 @@ import uuid
 import httpx2
 import pytest
 from typer.testing import CliRunner
-from ui_fixtures import CODE, EVIL, FAILS, script, viewing
+from ui_fixtures import CODE, EVIL, FAILS, add_session, script, viewing
 
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listen_addresses import address, listening
@@ -18,8 +18,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
 from mcp_bridge.server.ui.app import Address, build, build_for_principals
@@ -39,11 +41,13 @@ READ = [
     f"{ONE}/graph",
     "/api/approvals",
     "/api/pools",
+    "/api/sessions",
     "/api/events",
 ]
 FILES = [
     "/",
     "/approvals",
+    "/sessions",
     "/executions/x",
     "/static/main.js",
     "/static/style.css",
@@ -401,7 +405,66 @@ async def test_a_program_is_named_by_its_hash(viewer, database, store):
         assert (await told(viewer, f"/api/executions/{ident}"))["program_hash"] == ""
 
 
+# --- sessions
+
+
+async def test_sessions_are_listed_as_recorded_with_where_they_were_forked(viewer, database, store):
+    first, fork = await add_session(database, "report", 3), Cell("a secret name", 4, "", "0" * 64)
+    (head,) = await add_session(database, "what-if", 1, after=first[1], number=3)
+    ident = uuid.uuid4().hex
+    row = script(ident, "1")
+    row = dataclasses.replace(row, request="1", bundle=row.bundle | {"cell": fork.to_bundle()})
+    entry = {"code": "1", "language": "javascript", **fork.ref("shown").encode()}
+    await ProgramStore(database).add(row, {}, Entry("start", ident, entry))
+    assert await SessionStore(database).begin_move(LOCAL_PRINCIPAL.name, "a secret name", "", ident)()
+    # Asked again, what was remembered of it says the same.
+    for _ in range(2):
+        answer = await viewer.get("/api/sessions")
+        assert "secret" not in answer.text
+        rows = {row["name"]: row for row in answer.json()["sessions"]}
+        assert list(rows) == ["shown", "what-if", "report"]
+        assert rows["what-if"]["origin"] == {"execution": first[1], "name": "report", "cell": 2}
+        assert rows["report"]["origin"] is None
+        assert [(row["cells"], row["language"], row["state"]) for row in rows.values()] == [
+            (4, "JavaScript", "idle"),
+            (3, "Python", "idle"),
+            (3, "Python", "idle"),
+        ]
+    # A fork from a session's last cell, which is remembered as that of another session.
+    await add_session(database, "later", 1, after=head, number=4)
+    rows = {row["name"]: row for row in (await told(viewer, "/api/sessions"))["sessions"]}
+    assert rows["later"]["origin"] == {"execution": head, "name": "what-if", "cell": 3}
+    await erase(database, "execution", head, by="a test", reason=None, under_way=lambda *_: False)
+    rows = {row["execution"]: row for row in (await told(viewer, "/api/sessions"))["sessions"]}
+    assert (rows[head]["name"], rows[head]["state"], rows[head]["language"]) == ("", "lost", None)
+
+
+async def test_where_sessions_are_not_rebuilt_they_are_lost_by_the_record(database, store):
+    await add_session(database, "report", 1)
+    app = build(Live(database), TOKEN, "anna", can_rebuild=False)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": BASE}
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE, headers=headers) as viewer:
+        (row,) = (await told(viewer, "/api/sessions"))["sessions"]
+    assert row["state"] == "lost"
+
+
 # --- what is another's
+
+
+async def test_a_session_is_its_principals_and_of_those_that_may_see_all(database, store):
+    await add_session(database, "confidential", 1, principal="somebody else")
+    await add_session(database, "mine", 1)
+    for principal, names in (
+        (Principal("local"), {"mine": "local"}),
+        (Principal("approver", may_approve=True), {}),
+        (Principal("auditor", may_see_all=True), {"mine": "local", "confidential": "somebody else"}),
+    ):
+        app = build_for_principals(Live(database), lambda _, principal=principal: Viewer(principal, principal.name))
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url=BASE, headers={"Origin": BASE}) as viewer:
+            answer = await viewer.get("/api/sessions")
+        assert {row["name"]: row["principal"] for row in answer.json()["sessions"]} == names
+        assert ("confidential" in answer.text) == ("confidential" in names)
 
 
 async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_not_see(database, store):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, serving_viewer, viewing
+from ui_fixtures import CODE, EVIL, add_session, serving_viewer, viewing
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -251,6 +251,61 @@ def test_an_execution_shows_its_timeline_its_way_and_its_proofs(watched, store):
     watched.shot("execution")
 
 
+def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
+    store = stores()
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        expect(page.locator("table.list")).to_be_visible()
+        page.get_by_role("link", name="Sessions").click()
+        expect(page.get_by_role("heading", name="There is no session")).to_be_visible()
+        # It is listed as it comes, without a reload.
+        ids = store.do(lambda database: add_session(database, "report", 3))
+        expect(page.locator("tbody tr")).to_have_count(1)
+        store.do(lambda database: add_session(database, "what-if", 1, after=ids[1], number=3))
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(2)
+        expect(rows.nth(0)).to_contain_text("what-if")
+        expect(rows.nth(0).get_by_role("link", name="report@2")).to_have_attribute("href", f"/executions/{ids[1]}")
+        report = rows.nth(1)
+        for text in ("report", "Python", "idle", "3", "today"):
+            expect(report).to_contain_text(text)
+        watched.shot("sessions")
+        report.get_by_role("link", name="report").click()
+        expect(page.locator("dl.facts")).to_contain_text("report, cell 3")
+        page.get_by_text("2 cells before this one").click()
+        cells = page.locator("ol.cells li")
+        expect(cells).to_have_count(2)
+        for number in (1, 2):
+            expect(cells.nth(number - 1)).to_contain_text(f"x = {number}")
+            expect(cells.nth(number - 1)).to_contain_text(f"value {number}")
+        watched.shot("cells")
+        cells.nth(0).get_by_role("link").click()
+        expect(page.locator("dl.facts")).to_contain_text("report, cell 1")
+        assert page.url.endswith(ids[0])
+
+
+def test_over_http_a_principal_sees_no_session_of_another(chromium, stores):
+    store = stores()
+    store.do(lambda database: add_session(database, "confidential", 1, principal="boss"))
+    store.do(lambda database: add_session(database, "annas", 1, principal="anna"))
+    with serving_viewer(store, {"anna": "", "auditor": "sees_all = true"}) as (viewer, tokens):
+        for name, names in (("anna", ["annas"]), ("auditor", ["annas", "confidential"])):
+            with watching(chromium, viewer) as watched:
+                # Until the bridge is open.
+                watched.allowed += ["503"]
+                page = watched.page
+                opened = page.request.get(viewer.base + "/")
+                while opened.status == 503:
+                    page.wait_for_timeout(100)
+                    opened = page.request.get(viewer.base + "/")
+                watched.go(f"/sessions#token={tokens[name]}")
+                expect(page.locator("tbody tr th a")).to_have_text(names)
+                assert ("confidential" in page.content()) == ("confidential" in names)
+                if name == "auditor":
+                    expect(page.locator("tbody tr").nth(1)).to_contain_text("boss")
+
+
 def test_what_a_script_says_is_text(watched, store):
     page = watched.go(f"/executions/{store.script}")
     expect(page.locator(".proven")).to_contain_text("6 entries proven")
@@ -289,15 +344,22 @@ def test_what_is_not_there_is_not_found(watched):
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1200), ("light", 400)])
-def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, viewer, store, scheme, width):
-    with watching(chromium, viewer, viewport={"width": width, "height": 800}, color_scheme=scheme) as watched:
+def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, width):
+    store = stores()
+    store.do(lambda database: add_session(database, "s" * 64, 2))
+    with (
+        viewing(store) as viewer,
+        watching(chromium, viewer, viewport={"width": width, "height": 800}, color_scheme=scheme) as watched,
+    ):
         page = watched.page
         page.goto(viewer.url)
         expect(page.locator("table.list")).to_be_visible()
-        for name in ("list", "works", "asks", "approvals"):
+        others = {"approvals": ("/approvals", "article"), "sessions": ("/sessions", "table.list")}
+        for name in ("list", "works", "asks", "approvals", "sessions"):
             if name != "list":
-                watched.go("/approvals" if name == "approvals" else f"/executions/{getattr(store, name)}")
-                expect(page.locator("article" if name == "approvals" else ".proven")).to_be_visible()
+                path, shown = others.get(name) or (f"/executions/{getattr(store, name)}", ".proven")
+                watched.go(path)
+                expect(page.locator(shown)).to_be_visible()
             if name == "works":
                 page.locator(".row.call .toggle").first.click()
             assert page.evaluate("document.documentElement.scrollWidth") <= width

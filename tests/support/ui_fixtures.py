@@ -17,12 +17,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -143,6 +145,21 @@ def script(ident, code, status="success", record=None, principal=LOCAL_PRINCIPAL
         due=None,
         started=time.time(),
     )
+
+
+async def add_session(database, name, cells, after="", number=1, principal=LOCAL_PRINCIPAL.name):
+    """A session of this many cells, the first of which comes after an execution and has this number; their ids."""
+    store, heads, ids = ProgramStore(database), SessionStore(database), []
+    for place in range(number, number + cells):
+        ident = uuid.uuid4().hex
+        cell = Cell(name, place, ids[-1] if ids else after, "0" * 64)
+        row = script(ident, f"x = {place}", record={"value": f"value {place}"}, principal=principal)
+        # What a cell that can run again has.
+        row = dataclasses.replace(row, request="1", bundle=row.bundle | {"cell": cell.to_bundle()})
+        await store.add(row, {}, Entry("start", ident, {"code": f"x = {place}", **cell.ref(name).encode()}))
+        assert await heads.begin_move(principal, name, ids[-1] if ids else "", ident)()
+        ids.append(ident)
+    return ids
 
 
 CODE = f"# {EVIL}\nfrom mcp.servers import local\nprint(await local.look(name='</script>{EVIL}'))\n"

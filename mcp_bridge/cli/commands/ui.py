@@ -74,7 +74,8 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
-                await serve(build(live, token, login_name()), live, listener)
+                pages = build(live, token, login_name(), can_rebuild=loaded.settings.sessions.rebuild)
+                await serve(pages, live, listener)
                 tasks.cancel_scope.cancel()
 
     with listener:

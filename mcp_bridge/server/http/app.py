@@ -337,7 +337,7 @@ async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None
     await supervisor.opened.wait()
     bridge = supervisor.current
     assert bridge is not None  # noqa: S101 - it is open, and closed after the last request
-    await viewer.keep(bridge.database)
+    await viewer.keep(bridge.database, can_rebuild=bridge.settings.sessions.rebuild)
 
 
 def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:

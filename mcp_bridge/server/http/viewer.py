@@ -54,11 +54,16 @@ class HttpViewer:
         """Whether a path is the viewer's."""
         return path == VIEWER_PATH or path.startswith(f"{VIEWER_PATH}/")
 
-    async def keep(self, database: Database) -> None:
-        """Answer requests from this database, which is open until no request is left. Runs until cancelled."""
+    async def keep(self, database: Database, *, can_rebuild: bool) -> None:
+        """Answer requests from this database, which is open until no request is left. Runs until cancelled.
+
+        Args:
+            database: Has the executions.
+            can_rebuild: Whether sessions are rebuilt.
+        """
         self._live = Live(database)
         await self._live.look()
-        self._pages = build_for_principals(self._live, _viewer_of)
+        self._pages = build_for_principals(self._live, _viewer_of, can_rebuild=can_rebuild)
         await self._live.watch()
 
     def end(self) -> None:

@@ -87,9 +87,11 @@ class Api:
     Args:
         live: Notifies of changes.
         viewer_of: Tells who a request is from.
+        can_rebuild: Whether sessions are rebuilt.
     """
 
-    def __init__(self, live: Live, viewer_of: Callable[[Request], Viewer]) -> None:
+    def __init__(self, live: Live, viewer_of: Callable[[Request], Viewer], *, can_rebuild: bool = True) -> None:
+        self._can_rebuild = can_rebuild
         self._live = live
         self._viewer_of = viewer_of
         self._overviews: OrderedDict[tuple[str, bool, bool], Overview] = OrderedDict()
@@ -114,6 +116,7 @@ class Api:
             f"{one}/entries/{{sequence}}": self.entry,
             f"{one}/proofs": self.proofs,
             f"{one}/graph": self.graph,
+            "/api/sessions": self.sessions,
             "/api/approvals": self.approvals,
             "/api/events": self.events,
             "/api/pools": self.pools,
@@ -140,6 +143,11 @@ class Api:
         before = None if page.before is None else f"{page.before[0]!r}:{page.before[1]}"
         rows = [page_data.summary(row, counted) for row, counted in page.rows]
         return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
+
+    async def sessions(self, request: Request) -> Response:
+        """The sessions, the one used last first."""
+        listed = await self._overview(request).sessions(can_rebuild=self._can_rebuild)
+        return JSONResponse({"sessions": [page_data.listed_session(each) for each in listed]})
 
     async def pools(self, request: Request) -> Response:
         """The warm pools of the bridges that use this state directory, for principals that may see all."""

@@ -36,7 +36,7 @@ STATIC = Path(__file__).parent / "static"
 
 _ABSOLUTE = re.compile(r'(href|src)="/')
 
-PAGES = ("/", "/executions/{id}", "/approvals")
+PAGES = ("/", "/executions/{id}", "/sessions", "/approvals")
 """All pages are the same file, whose script reads the URL."""
 
 MAX_CONNECTIONS = 256
@@ -66,13 +66,14 @@ class Address(NamedTuple):
         return f"http://{host}:{self.port}/#token={token}"
 
 
-def build(live: Live, token: str, by: str) -> ASGIApp:
+def build(live: Live, token: str, by: str, *, can_rebuild: bool = True) -> ASGIApp:
     """The viewer for whoever has started it, as an ASGI application: it sees and decides everything.
 
     Args:
         live: Notifies of changes to the database that has the executions.
         token: The token that every request for data must have.
         by: The name recorded with decisions.
+        can_rebuild: Whether sessions are rebuilt.
     """
     viewer = Viewer(LOCAL_PRINCIPAL, by)
 
@@ -85,10 +86,10 @@ def build(live: Live, token: str, by: str) -> ASGIApp:
             yield
             tasks.cancel_scope.cancel()
 
-    return Guard(_pages(live, lambda _: viewer, watching), token)
+    return Guard(_pages(live, lambda _: viewer, watching, can_rebuild=can_rebuild), token)
 
 
-def build_for_principals(live: Live, viewer_of: Callable[[Request], Viewer]) -> ASGIApp:
+def build_for_principals(live: Live, viewer_of: Callable[[Request], Viewer], *, can_rebuild: bool = True) -> ASGIApp:
     """The viewer for principals, as a part of another ASGI application, mounted under any path (`root_path`).
 
     That application checks the Host header and authenticates every request under `/api/` before it comes here; pages
@@ -98,14 +99,17 @@ def build_for_principals(live: Live, viewer_of: Callable[[Request], Viewer]) -> 
     Args:
         live: Notifies of changes to the database that has the executions.
         viewer_of: Tells who a request under `/api/` is from.
+        can_rebuild: Whether sessions are rebuilt.
     """
-    return Guard(_pages(live, viewer_of), None)
+    return Guard(_pages(live, viewer_of, can_rebuild=can_rebuild), None)
 
 
 def _pages(
     live: Live,
     viewer_of: Callable[[Request], Viewer],
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+    *,
+    can_rebuild: bool,
 ) -> Starlette:
     async def page(request: Request) -> Response:
         root = html.escape(request.scope.get("root_path", ""), quote=True)
@@ -118,7 +122,7 @@ def _pages(
     return Starlette(
         routes=[
             *(Route(path, page, methods=["GET"]) for path in PAGES),
-            *Api(live, viewer_of).routes(),
+            *Api(live, viewer_of, can_rebuild=can_rebuild).routes(),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         lifespan=lifespan,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.audit.viewer_proofs import Evidence
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.views.overview import ListedSession
     from mcp_bridge.views.timeline import TimelineRow
 
 MAX_SHOWN_CHARS = 4000
@@ -59,6 +60,22 @@ def summary(row: StoredExecution, counted: EntryCounts) -> dict[str, Any]:
         "denials": counted.kinds.get("denial", 0),
         "violations": counted.kinds.get("violation", 0),
         "waiting": [_waiting(waits) for waits in record_of(row)["waiting"][:10]],
+    }
+
+
+def listed_session(listed: ListedSession) -> dict[str, Any]:
+    """A session's row in the list; its last cell's page has the cells before."""
+    row, origin = listed.row, listed.origin
+    place = None if origin is None else Cell.of(origin)
+    return row._asdict() | {
+        "language": None if listed.language is None else SHOWN.get(listed.language, listed.language),
+        "origin": None
+        if origin is None
+        else {
+            "execution": origin.id,
+            "name": "" if place is None else place.session,
+            "cell": None if place is None else place.number,
+        },
     }
 
 

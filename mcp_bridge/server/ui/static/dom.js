@@ -48,7 +48,7 @@ export function keepingFocus(rebuild) {
 const SIGNS = {
   success: "✓", ok: "✓", approved: "✓", failed: "✗", denied: "✗", timeout: "✗", violation: "✗", stalled: "✗",
   budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "…", pending: "…", interrupted: "!",
-  "no outcome": "!", running: "▶", "under way": "▶", open: "?", erased: "–",
+  "no outcome": "!", running: "▶", waiting: "…", lost: "✗", "under way": "▶", open: "?", erased: "–",
   in_doubt: "!", happened: "✓", not_done: "–", taken_back: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗", sandbox_lost: "✗",
 };
 
@@ -56,7 +56,7 @@ const TONES = {
   success: "good", ok: "good", approved: "good", failed: "bad", denied: "bad", timeout: "bad", violation: "bad",
   budget_exceeded: "bad", stalled: "bad", damaged: "bad", error: "bad", exit: "bad", out_of_memory: "bad", killed: "bad", channel_closed: "bad", sandbox_lost: "bad",
   protocol_error: "bad", output_limit: "bad", call_limit: "bad", interrupted: "warn", "no outcome": "warn", suspended: "warn", pending: "warn",
-  in_doubt: "warn", happened: "good", open: "warn", running: "busy", "under way": "busy",
+  in_doubt: "warn", happened: "good", open: "warn", waiting: "warn", lost: "bad", running: "busy", "under way": "busy",
 };
 
 export function pill(status) {

@@ -5,12 +5,14 @@ import { approvalsPage } from "./approvals.js";
 import { fill, h, notice } from "./dom.js";
 import { executionPage } from "./execution.js";
 import { listPage } from "./list.js";
+import { sessionsPage } from "./sessions.js";
 
 const main = document.getElementById("main");
 
 function page() {
   const [, first, id] = here().split("/");
   if (first === "approvals") return { name: "approvals", make: () => approvalsPage(main) };
+  if (first === "sessions") return { name: "sessions", make: () => sessionsPage(main) };
   if (first === "executions") return { name: "execution", make: () => executionPage(main, decodeURIComponent(id)) };
   return { name: "list", make: () => listPage(main) };
 }
