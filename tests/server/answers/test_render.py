@@ -1,12 +1,14 @@
 """An execution as an answer, without any sandbox: how long it gets, and what of a guest's claims is believed."""
 
 import base64
+import contextlib
 import json
 import os
 import tempfile
 import threading
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import mcp_types as types
 import pytest
@@ -181,6 +183,7 @@ class Bridge:
         self.files = Files(directory)
         self.own_files = OwnFiles(self.files, self, "local")
         self.principal = LOCAL_PRINCIPAL
+        self.sandboxes = SimpleNamespace(expected=lambda **_: contextlib.nullcontext())
 
     async def owners(self, _executions):
         return {}
