@@ -106,8 +106,9 @@ class Hosts:
     async def last_cell(self):
         """The number and the record of the cell that began last, once it has ended by itself; or None."""
         async with self.database() as database:
-            stored = await _script(database)
-            return (stored.bundle["cell"]["number"], stored.record) if stored.status in OWN_END else None
+            # A host that was killed early enough has stored none.
+            has_ended = (stored := await _script(database)) is not None and stored.status in OWN_END
+            return (stored.bundle["cell"]["number"], stored.record) if has_ended else None
 
     async def entries(self):
         async with self.database() as database:
@@ -118,7 +119,7 @@ class Hosts:
 
 
 async def _script(database):
-    return next(row for row in await ProgramStore(database).executions(None, 10) if row.kind == "script")
+    return next((row for row in await ProgramStore(database).executions(None, 10) if row.kind == "script"), None)
 
 
 def ended(out, die="", *, may_die=False):
