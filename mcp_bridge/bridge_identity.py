@@ -7,6 +7,7 @@ without loading more.
 from __future__ import annotations
 
 import os
+import re
 from contextvars import ContextVar
 
 NAME = "mcp-code-bridge"
@@ -29,6 +30,8 @@ then nothing of a cycle is seen."""
 via: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("mcp_bridge_via", default=())
 """The bridges that the call has come through for which the current task works, as at `VIA_KEY`."""
 
+_ID = re.compile(r"[0-9a-f]{32}")
+
 _MAX_NAME_CHARS = 64
 
 
@@ -38,9 +41,10 @@ def came_through(given: object) -> tuple[tuple[str, str], ...]:
         return ()
     rows = [row for row in given[: MAX_BRIDGES + 1] if isinstance(row, list) and len(row) == len(("id", "server"))]
     return tuple(
-        (instance, server[:_MAX_NAME_CHARS])
+        # It is passed on: half a surrogate pair can't be.
+        (instance, server[:_MAX_NAME_CHARS].encode(errors="replace").decode())
         for instance, server in rows
-        if isinstance(instance, str) and isinstance(server, str)
+        if isinstance(instance, str) and isinstance(server, str) and _ID.fullmatch(instance)
     )
 
 

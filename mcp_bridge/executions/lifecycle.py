@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class RunWaitsError(BridgeError):
-    """An execution wasn't stored, since a run of the same code waits, or has ended and told nobody. `not_recorded`."""
+    """A run of the same code waits, or has a result that nobody was given, so no other was stored. `not_recorded`."""
 
     def __init__(self) -> None:
-        super().__init__("not_recorded", "A run of the same code waits, or nobody has been given what came of it.")
+        super().__init__("not_recorded", "A run of the same code waits, or has a result that nobody was given.")
 
 
 class Lifecycle:

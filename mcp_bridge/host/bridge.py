@@ -501,16 +501,13 @@ class Bridge:
             )
         if servers is not None or not code.isascii() or len(code) > SENDABLE_CHARS:
             self._start_line("", job)
-        if session is None:
-            if fork is not None:
-                raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
-            with (
-                self._lane.admitted(),
-                nullcontext() if is_expected else self.sandboxes.expected(is_pooled=not packages),
-            ):
+        if session is None and fork is not None:
+            raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
+        is_pooled = session is None and not packages
+        with self._lane.admitted(), nullcontext() if is_expected else self.sandboxes.expected(is_pooled=is_pooled):
+            if session is None:
                 return await self.scripts.run(job, key)
-        name = SessionKey(self.principal.name, session)
-        with self._lane.admitted(), nullcontext() if is_expected else self.sandboxes.expected(is_pooled=False):
+            name = SessionKey(self.principal.name, session)
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
 
@@ -575,8 +572,8 @@ class Bridge:
         is_known = turn is not None
         try:
             while True:
-                cell, head, blocked, is_whole = turn or await self.sessions.turn(name.name, fork)
-                begun = replace(job, cell=cell, head=head, blocked=blocked, is_new_code=is_whole)
+                cell, head, blocked, none_waits = turn or await self.sessions.turn(name.name, fork)
+                begun = replace(job, cell=cell, head=head, blocked=blocked, none_waits=none_waits)
                 try:
                     record = await self.scripts.run(begun, key)
                 except SessionMovedError:

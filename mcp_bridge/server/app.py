@@ -395,30 +395,20 @@ async def _call(
     params: types.CallToolRequestParams,
 ) -> types.CallToolResult:
     """Call a tool; `offered` has those for programs."""
+    name, arguments = params.name, params.arguments or {}
     token = via.set(came_through((params.meta or {}).get(VIA_KEY)))
     try:
-        return await _called(supervisor, ctx, questions, offered, params)
+        if offered is None or name in LANGUAGES:
+            return await _run(supervisor, ctx, questions, name, arguments)
+        try:
+            bridge = await _bridge_for_call(supervisor, ctx)
+        except BridgeError as exc:
+            refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
+            return refused
+        result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
+        return result
     finally:
         via.reset(token)
-
-
-async def _called(
-    supervisor: BridgeSupervisor | _OpenBridge,
-    ctx: ServerRequestContext[dict[str, Any]],
-    questions: Questions,
-    offered: ModuleType | None,
-    params: types.CallToolRequestParams,
-) -> types.CallToolResult:
-    name, arguments = params.name, params.arguments or {}
-    if offered is None or name in LANGUAGES:
-        return await _run(supervisor, ctx, questions, name, arguments)
-    try:
-        bridge = await _bridge_for_call(supervisor, ctx)
-    except BridgeError as exc:
-        refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
-        return refused
-    result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
-    return result
 
 
 async def _run(

@@ -167,7 +167,9 @@ _JAVASCRIPT = (
 )
 
 _JAVASCRIPT_TOO = (
-    f"As {TOOL}: import {{NAME}} from \"mcp/servers\"; await NAME.tool({{arg: 1}}); await runtime.describe('NAME.tool')"
+    f"As {TOOL}, in JavaScript or TypeScript (Node): "
+    'import {NAME} from "mcp/servers"; await NAME.tool({arg: 1}); '
+    "await runtime.describe('NAME.tool')"
 )
 """Where the other tool is listed before it."""
 

@@ -18,10 +18,12 @@ class ObservedRun:
 
     Attributes:
         status: How it has ended; `interrupted` until that is known.
+        is_counted: Whether it is measured.
     """
 
     def __init__(self) -> None:
         self.status = "interrupted"
+        self.is_counted = True
 
 
 @contextmanager
@@ -43,4 +45,5 @@ def observed_run(kind: Literal["script", "program"], execution: str, principal: 
                     if span is not None:
                         span.set_attribute("mcp_bridge.status", run.status)
         finally:
-            measurements.run_ended(kind, principal, run.status, time.monotonic() - began)
+            if run.is_counted:
+                measurements.run_ended(kind, principal, run.status, time.monotonic() - began)

@@ -219,11 +219,18 @@ class Overview:
         rows = await session_rows(self.store, SessionStore(self.database), self._whose, can_rebuild=can_rebuild)
         listed = []
         origins: dict[str, str] = {}
+        left = MAX_CELLS_LOOKED
         for row in rows:
             stored = await self.store.execution(row.execution)
             last = None if stored is None else await self.as_recorded(stored)
             place = None if last is None else Cell.of(last)
-            found = origins[row.execution] = await self._origin(row)
+            found = self._origins.get(row.execution)
+            # Those for which nothing is left, at the next look: whole cells are read, in the bridge's own process.
+            if found is None and left > 0:
+                found, looked = await self._origin(row)
+                left -= looked
+            if found is not None:
+                origins[row.execution] = found
             origin = await self.store.execution(found, self._whose) if found else None
             listed.append(
                 ListedSession(
@@ -235,19 +242,24 @@ class Overview:
         self._origins = origins
         return listed
 
-    async def _origin(self, row: SessionRow) -> str:
-        """The execution of the cell that a session was forked from; empty for none, or if it isn't known."""
+    async def _origin(self, row: SessionRow) -> tuple[str, int]:
+        """The execution of the cell that a session was forked from, and how many cells were read to find it.
+
+        It is empty for a session that is no fork, or if it isn't known.
+        """
+        looked = 0
         async for stored in chain(self.store, row.principal, row.execution, MAX_CELLS_LOOKED):
+            looked += 1
             place = Cell.of(stored)
             if place is None:
                 # Erased, and with it which session it was of.
-                return ""
+                break
             if place.session != row.name:
-                return stored.id
+                return stored.id, looked
             # A session goes on, and where it has begun stays.
             if (known := self._origins.get(stored.id)) is not None:
-                return known
-        return ""
+                return known, looked
+        return "", looked
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""

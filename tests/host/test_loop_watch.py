@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from mcp_bridge.host import loop_watch
 from mcp_bridge.host.loop_watch import Hold, LoopWatch, watched
 
 
@@ -142,6 +143,24 @@ async def test_while_nothing_happens_neither_the_loop_nor_the_thread_wakes_up():
     with anyio.fail_after(10):
         while threading.active_count() > before:  # noqa: ASYNC110
             await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("has_timer", [True, False])
+async def test_a_hold_is_named_although_the_thread_slept(monkeypatch, has_timer):
+    if not has_timer:
+        monkeypatch.setattr(loop_watch._Alarm, "open", lambda _: None)
+    monkeypatch.setattr(loop_watch, "_QUIET_LOOKS", 1)
+    slept, wait = [], loop_watch._Alarm.wait
+    monkeypatch.setattr(loop_watch._Alarm, "wait", lambda self: slept.append(self) or wait(self))
+    with watched() as watch:
+        with anyio.fail_after(60):
+            while not slept:  # noqa: ASYNC110 - the thread tells nobody
+                await anyio.sleep(0.5)
+        spin_until(lambda: watch._seen is not None)
+        began = time.monotonic()
+        spin_until(lambda: time.monotonic() - began > 0.15)
+        await anyio.sleep(0.01)
+        assert any("spin_until" in cause for cause in watch.causes), watch.causes
 
 
 async def test_two_watches_of_one_loop_both_see_and_both_can_be_taken_off():

@@ -4,6 +4,7 @@ import pytest
 
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.host import script_activity
+from mcp_bridge.telemetry import measurements
 
 WAITS = "print(await runtime.wait_event('go'))"
 ADDS = "n += await runtime.wait_event('go')\nn"
@@ -23,7 +24,9 @@ async def entries(bridge):
     return await bridge.database.read("SELECT execution, kind FROM entries ORDER BY sequence")
 
 
-async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sandboxes):
+async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sandboxes, monkeypatch):
+    measured = []
+    monkeypatch.setattr(measurements, "run_ended", lambda *ended: measured.append(ended[2]))
     async with sandboxes.open() as bridge:
         first = await bridge.run(WAITS)
         assert first.status == "suspended", first.error
@@ -42,6 +45,7 @@ async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sa
             kept = await bridge.database.read(f"SELECT DISTINCT {column} FROM {table}")  # noqa: S608
             assert {row[0] for row in kept} <= {first.execution, "ledger"}
         assert bridge.runs_under_way() == (0, 0)
+        assert measured == ["suspended"], "what has never been is no run"
         await bridge.send_event(first.execution, "go", 7, "test", and_resume=False)
         told = await bridge.run(WAITS)
         assert (told.execution, told.stdout) == (first.execution, b"7\n")

@@ -861,10 +861,14 @@ async def test_a_call_that_has_come_through_this_bridge_or_through_too_many_runs
         async def said(via):
             return (await client.call_tool("run_python", {"code": "6 * 7"}, meta={VIA_KEY: via})).content[0].text
 
-        back = await said([["first", "team"], [own, "home"], ["third", "team"]])
+        first, third = "1" * 32, "3" * 32
+        back = await said([[first, "team"], [own, "home"], [third, "team"]])
         assert "[bridge_cycle]" in back
         assert "The way is: 'home' -> 'team'" in back
-        assert "through 8 bridges, which is the most" in await said([[f"id{count}", f"b{count}"] for count in range(8)])
+        assert "through 8 bridges, which is the most" in await said(
+            [[f"{count:032x}", f"b{count}"] for count in range(8)]
+        )
         # Others' bridges, and whatever isn't in that form.
-        for via in ([["first", "team"], ["second", "home"]], [[own]], [own, 3, None], "x", {own: own}, [[[], {}]], []):
+        no_ids = [[f"x{own[1:]}", "home"], [own + "0", "home"], [own.upper() + "é", "home"]]
+        for via in ([[first, "team"]], [[own]], [own, 3, None], "x", {own: own}, [[[], {}]], [], no_ids * 3):
             assert await said(via) == "42", via

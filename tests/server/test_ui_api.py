@@ -27,6 +27,7 @@ from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
 from mcp_bridge.server.ui.app import Address, build, build_for_principals
 from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.server.ui.page_data import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
+from mcp_bridge.views import overview
 
 BASE = "http://127.0.0.1:8808"
 TOKEN = "a-token"  # noqa: S105
@@ -406,6 +407,19 @@ async def test_a_program_is_named_by_its_hash(viewer, database, store):
 
 
 # --- sessions
+
+
+async def test_where_sessions_were_forked_is_looked_for_a_bounded_part_at_a_time(viewer, database, monkeypatch):
+    monkeypatch.setattr(overview, "MAX_CELLS_LOOKED", 2)
+    heads = [(await add_session(database, f"s{number}", 1))[0] for number in range(2)]
+    for number, head in enumerate(heads):
+        await add_session(database, f"f{number}", 1, after=head, number=2)
+    known = []
+    for _ in range(4):
+        rows = (await told(viewer, "/api/sessions"))["sessions"]
+        known.append({row["name"]: row["origin"]["name"] for row in rows if row["origin"]})
+    assert known[0] == {"f1": "s1"}
+    assert known[-1] == {"f0": "s0", "f1": "s1"}
 
 
 async def test_sessions_are_listed_as_recorded_with_where_they_were_forked(viewer, database, store):

@@ -128,8 +128,9 @@ class Connection(ServerConnection):
         self._client: Client | None = None
         self._has_begun_listing = False
         self._meta: dict[str, Any] = {}
-        self._is_bridge = False
         """The part of a request's parameters that the protocol's version wants in each of them."""
+        self._is_bridge = False
+        """Whether the server is a bridge, which is told by way of which bridges a call comes."""
         transport: StdioTransport | HttpTransport
         if spec.is_remote:
             make = SseTransport if (kind or spec.type) == "sse" else HttpTransport

@@ -18,6 +18,7 @@ import anyio
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_name
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
@@ -201,7 +202,7 @@ def _unpassable(spec: ServerSpec) -> str | None:
     texts = [("command", spec.command), ("cwd", spec.cwd)]
     texts += [(f"args[{number}]", text) for number, text in enumerate(spec.args)]
     texts += [("the name of a variable in env", name.replace("=", "\0")) for name in spec.env]
-    texts += [(f"env.{name}", value) for name, value in spec.env.items()]
+    texts += [(f"env.{escape_name(name)}", value) for name, value in spec.env.items()]
     for where, text in texts:
         try:
             if b"\0" in os.fsencode(text or ""):

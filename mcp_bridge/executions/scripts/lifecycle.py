@@ -243,13 +243,12 @@ class Scripts:
                 await self._withdraw_plans(job, names)
             elif job.cell is None and not is_looked_for and names[0] not in self._waiting_code:
                 unless = KeyTexts(names, job.client.starter)
-            elif not job.is_new_code:
+            elif not job.none_waits:
                 is_meant = functools.partial(self._is_of_session, job)
                 waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
-            if waiting is None:
-                self._waiting_code.pop(names[0], None)
+            self._waiting_code.pop(names[0], None)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests, unless)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
@@ -515,7 +514,12 @@ class Scripts:
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
-            record = await self._run_to_record(active)
+            try:
+                record = await self._run_to_record(active)
+            except RunWaitsError:
+                # It has never been: there is no such execution.
+                observed.is_counted = False
+                raise
             observed.status = record.status
         return record
 

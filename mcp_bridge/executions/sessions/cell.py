@@ -160,10 +160,10 @@ class Turn(NamedTuple):
         cell: Its place.
         head: The session's last cell as it was read; empty for a new session.
         blocked: Why no cell can begin now but the one that waits; or None.
-        is_whole: Whether it is known that no cell of the session waits, or has ended and told nobody.
+        none_waits: Whether it is known that no cell of the session waits, or has a result that nobody was given.
     """
 
     cell: Cell
     head: str
     blocked: BridgeError | None = None
-    is_whole: bool = False
+    none_waits: bool = False

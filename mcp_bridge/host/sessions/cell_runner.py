@@ -116,9 +116,9 @@ class CellRunner:
             if record.status == "timeout":
                 fields["interrupted"] = True
             sandbox.head, sandbox.place = active.script.execution, cell
-            is_whole_before = not active.job.head if taken is None else taken.is_whole
+            none_waited = not active.job.head if taken is None else taken.none_waits
             # A generated key is stored until somebody is given what came of its run.
-            sandbox.is_whole = is_whole_before and active.script.key is None
+            sandbox.none_waits = none_waited and active.script.key is None
             self._live.put(key, sandbox)
         else:
             await sandbox.close()

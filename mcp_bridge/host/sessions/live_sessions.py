@@ -122,7 +122,7 @@ class LiveSessions:
         sandbox = self._idle.get(key)
         if sandbox is None or sandbox.place is None:
             return None
-        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head, is_whole=sandbox.is_whole)
+        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head, none_waits=sandbox.none_waits)
 
     async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
         """The sandbox of a session, whose names are those after a cell; None if there is none that has them.
