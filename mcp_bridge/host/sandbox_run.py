@@ -19,6 +19,7 @@ from mcp_bridge.executions.scripts.limited_output import OutputLimitError, Outpu
 from mcp_bridge.host.channel import ChannelLimits, HostChannel, TooManyRequestsError
 from mcp_bridge.host.script_activity import ScriptActivity
 from mcp_bridge.host.script_clock import ScriptClock
+from mcp_bridge.sandbox.pipes import UNREADABLE
 from mcp_bridge.wire import jsonrpc, messages, sandbox_exits
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -338,7 +339,7 @@ class SandboxRun:
             async for chunk in self._process.stderr:
                 for report, size in reader.feed(chunk):
                     self._take(report, size)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+        except UNREADABLE as exc:
             logger.debug("process 1's reports ended: %s", exc)
         self._reported.set()
 

@@ -208,6 +208,10 @@ def pipe_pairs() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return (our_stdin, our_stdout, our_stderr), (stdin, stdout, stderr)
 
 
+UNREADABLE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.BusyResourceError)
+"""What it raises to read from a container that its engine has given up: it has closed the stream, or drains it."""
+
+
 async def drain(stream: ByteReceiveStream) -> None:
     """Read to the end of a stream unless another task is reading it."""
     with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections import deque
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames, _Spending
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
+from mcp_bridge.sandbox.pipes import PipeReader, drain
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
 from mcp_bridge.wire import jsonrpc, messages
@@ -664,6 +666,23 @@ async def test_a_bridge_that_ends_before_its_session_rests_leaves_no_rest_to_beg
     assert process.is_closed
     await anyio.sleep(0.1)
     assert not faults
+
+
+async def test_a_sandbox_that_never_ran_whose_last_words_its_engine_reads_ends_no_other_task():
+    (reading, writing), process = os.pipe(), Idle()
+    process.stderr = PipeReader(reading)
+    async with anyio.create_task_group() as tasks:
+        # As an engine does that has been told that its container can't be started.
+        tasks.start_soon(drain, process.stderr)
+        await anyio.lowlevel.checkpoint()
+        sandbox = SessionSandbox(process, tasks, 1000)
+        frames = sandbox.cell("0" * 16)
+        os.write(writing, b"exec failed\n")
+        os.close(writing)
+        with pytest.raises(anyio.EndOfStream):
+            await frames.stderr.receive()
+        await sandbox.close()
+    assert process.is_closed
 
 
 async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):

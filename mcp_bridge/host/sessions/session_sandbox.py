@@ -17,6 +17,7 @@ from anyio.abc import ByteReceiveStream
 
 from mcp_bridge.host.channel import HOST_BEAT_SECONDS
 from mcp_bridge.host.sandbox_run import ReportReader
+from mcp_bridge.sandbox.pipes import UNREADABLE
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -162,7 +163,7 @@ class SessionSandbox:
                             # When the cell has ended, nobody takes them.
                             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                                 await self._reports.send(chunk)
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                except UNREADABLE as exc:
                     logger.debug("the reports of a session's sandbox ended: %s", exc)
                 if self._reports is not None:
                     self._reports.close()
@@ -208,7 +209,7 @@ class SessionSandbox:
                 chunk = await self.process.stdout.receive()
                 size += len(chunk)
                 self.decoder.feed(chunk)
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WireError) as exc:
+        except (anyio.EndOfStream, *UNREADABLE, WireError) as exc:
             logger.debug("a session's sandbox ended between two cells: %s", exc)
 
     async def _beat(self) -> None:
