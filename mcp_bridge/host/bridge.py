@@ -493,12 +493,6 @@ class Bridge:
         if language != "python":
             _require_python(language, packages=packages)
         self._check(code, timeout)
-        if dry_run and session is not None:
-            raise BridgeError(
-                "bad_arguments",
-                "A session's cell can't be run dry: it would change the session.",
-                hint="Give the code, with what it needs, without session.",
-            )
         if servers is not None or not code.isascii() or len(code) > SENDABLE_CHARS:
             self._start_line("", job)
         if session is None and fork is not None:
@@ -568,7 +562,8 @@ class Bridge:
         from mcp_bridge.executions.scripts.lifecycle import SessionMovedError
 
         live = self._shared.live_sessions
-        turn = None if fork else live.next_turn(name)
+        # A dry run takes nothing, so it wouldn't find that another bridge has gone on with the session.
+        turn = None if fork or job.dry_run else live.next_turn(name)
         is_known = turn is not None
         try:
             while True:
@@ -587,11 +582,29 @@ class Bridge:
             raise
         except BaseException:
             # Cancelled: what the cell has left counts for nothing, so it isn't there either.
-            live.end(name)
+            if not job.dry_run:
+                live.end(name)
             raise
+        if job.dry_run:
+            if record.waiting:
+                live.plans.setdefault(name, set()).add(record.execution)
+            return record
+        if not (record.given_before or record.planned):
+            # Else the session is where it was.
+            await self._withdraw_plans(name, record.execution)
         if record.status != "success":
             await self._end_unless_kept(name)
         return record
+
+    async def _withdraw_plans(self, name: SessionKey, now: str = "") -> None:
+        """End what waits after dry runs of cells that can't be the session's next one any more.
+
+        Args:
+            name: The session.
+            now: The execution that was its next one; empty if the session has ended.
+        """
+        for execution in self._shared.live_sessions.plans.pop(name, set()) - {now}:
+            await self.scripts.withdraw_plan(execution, "its session has gone on without it, or has ended")
 
     async def _end_unless_kept(self, name: SessionKey) -> None:
         """End a session's sandbox if by the record its last cell has left nothing, or waits: it runs again then."""
@@ -653,7 +666,9 @@ class Bridge:
             session: As `executions.sessions.sessions.end_session`.
             cell: The execution of the session's cell that runs and ends its own session; None for anybody else.
         """
-        self._shared.live_sessions.drop(SessionKey(self.principal.name, session))
+        name = SessionKey(self.principal.name, session)
+        self._shared.live_sessions.drop(name)
+        await self._withdraw_plans(name)
         return await (self.sessions.end(session) if cell is None else self.sessions.end_own(cell))
 
     def gate(

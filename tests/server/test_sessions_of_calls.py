@@ -128,6 +128,10 @@ async def test_a_client_has_dry_runs_and_waits(configure, name):
         dry = await tool.gives(CALLS[name], dry_run=True)
         assert '1. faulty.echo {"text": "made"}' in dry
         assert "made" in (await tool.gives(CALLS[name])).splitlines()[0]
+        dry = await tool.gives(CALLS[name], session="d", dry_run=True)
+        assert '1. faulty.echo {"text": "made"}' in dry
+        assert "as the next cell in the same session" in dry
+        assert "made" in (await tool.gives(CALLS[name], session="d")).splitlines()[0]
 
         told = await tool.refused(WAITS[name], session="w")
         execution = re.search(r"--execution ([0-9a-f]{16})", told)[1]

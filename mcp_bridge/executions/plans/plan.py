@@ -162,16 +162,30 @@ def denied(asked: QuestionFields, entries: Iterable[Recorded]) -> BridgeError:
     return BridgeError("denied", "\n".join(lines))
 
 
-def nothing_bound(planned: Sequence[Planned], ended: ErrorRecord | None) -> ErrorRecord:
-    """What is told of a dry run that has listed nothing that could be approved ahead."""
-    hint = "Nothing of it can be approved ahead: run the same code without dry_run."
+def same_code(*, in_session: bool) -> str:
+    """What makes the calls of a list: a clause."""
+    return "the same code without dry_run" + (", as the next cell in the same session," if in_session else "")
+
+
+def nothing_bound(planned: Sequence[Planned], ended: ErrorRecord | None, again: str) -> ErrorRecord:
+    """What is told of a dry run that has listed nothing that could be approved ahead. Arguments as `error`."""
+    hint = f"Nothing of it can be approved ahead: run {again.removesuffix(',')}."
     return BridgeError("dry_run", listing(planned, ended), hint=hint).record()
 
 
-def error(execution: str, number: int, planned: Sequence[Planned], ended: ErrorRecord | None) -> ErrorRecord:
-    """What is told of a suspended dry run: its list, and how it goes on."""
+def error(
+    execution: str, number: int, planned: Sequence[Planned], ended: ErrorRecord | None, again: str
+) -> ErrorRecord:
+    """What is told of a suspended dry run: its list, and how it goes on.
+
+    Args:
+        execution: Its id.
+        number: That of the question about its list.
+        planned: The list.
+        ended: How the script has ended, if not with success.
+        again: As `same_code`.
+    """
     asks = any(one.asks for one in planned)
-    again = "the same code without dry_run"
     how = f"A person decides on them as a whole: `mcp-bridge approvals show {execution}.{number}`, or the viewer."
     if asks:
         hint = f"{how} Then {again} makes them. A client that can ask its user does so when {again} is run."

@@ -43,6 +43,7 @@ from mcp_bridge.executions.plans.plan import (
     of_approvals,
     question,
     rows,
+    same_code,
     unused_notices,
     waiting_row,
 )
@@ -229,9 +230,11 @@ class Scripts:
         Raises:
             BridgeError: As `run`. RunWaitsError: There is one.
         """
-        # With a key, the same request is the same after a session has begun anew.
-        session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
-        requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
+        asked = [
+            script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
+            for session in _sessions(job, key)
+        ]
+        requests = [mac for macs in asked for mac in macs]
         named = waiting = None
         unless = NO_TEXTS
         if key is not None:
@@ -245,7 +248,11 @@ class Scripts:
                 unless = KeyTexts(names, job.client.starter)
             elif not job.none_waits:
                 is_meant = functools.partial(self._is_of_session, job)
-                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names, is_meant)
+                for macs in asked:
+                    alike = names_of_code(macs[0], self._runner.servers(job), job.files)
+                    waiting = waiting or await suspended_run_of_code(
+                        self._store, self._principal, job.client.starter, alike, is_meant
+                    )
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
             self._waiting_code.pop(names[0], None)
@@ -275,6 +282,9 @@ class Scripts:
         """
         place = Cell.of(known)
         if job.cell is None or place is None:
+            return True
+        if known.bundle.get("dry_run") and place.previous == job.cell.previous:
+            # It would have its place.
             return True
         async for stored in chain(self._store, self._principal, job.head):
             at = Cell.of(stored)
@@ -371,8 +381,8 @@ class Scripts:
         moves: list[Callable[[], Awaitable[bool]]] = []
 
         def move() -> None:
-            # In the transaction of the start: a cell that is there is its session's last one.
-            if job.cell is not None and self._heads is not None:
+            # In the transaction of the start: a cell that is there is its session's last one. A dry run isn't.
+            if job.cell is not None and self._heads is not None and not job.dry_run:
                 moves.append(self._heads.begin_move(self._principal, job.cell.session, job.head, execution))
 
         if key is None:
@@ -399,13 +409,24 @@ class Scripts:
         first = None if cell is None else replace(cell, packages=packages, language=job.language)
         return replace(job, packages=packages, cell=first)
 
-    async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
+    async def resume_from_record(
+        self, known: StoredExecution, client: Client, head: str | None = None
+    ) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
 
         Its record, if it can't go on: something of it may have happened, and nobody knows.
+
+        Args:
+            known: The execution, as it was read.
+            client: Who has it go on.
+            head: Of a dry run of a session's cell: the session's last cell, whose place or the one after it may take;
+                None where nobody has looked.
         """
         job = Job.from_stored(known, client)
-        if job.cell is not None and not await self._is_last(job.cell, known.id):
+        last = "" if job.cell is None else await self._last(job.cell)
+        # One that was only run dry so far isn't in its session.
+        is_in = job.cell is None or last == known.id
+        if job.cell is not None and not is_in and not (job.dry_run and await self._goes_on(job.cell, last, head)):
             # The session may have ended while it ran.
             await cancel_waiting_cell(self.lifecycle, known)
             raise not_suspended(known.id, f"its session {job.cell.session!r} has ended, or has gone on without it")
@@ -427,6 +448,8 @@ class Scripts:
             await gate.values.projector()
             if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
                 return await self._denied_as_a_whole(known.id, history)
+            if job.cell is not None and not is_in and not job.dry_run:
+                await self._move(job.cell, last, known.id)
             script = self._script(known.id, gate, known.key, calls)
             # In a dry run there are reads alone, which are made again.
             doubtful = [] if job.dry_run else await calls_in_doubt(script.history, gate)
@@ -466,11 +489,7 @@ class Scripts:
     async def _withdraw_plans(self, job: Job, names: list[str]) -> None:
         """End what waits after earlier dry runs of the same code: the list that is made now takes its place."""
         for known in await self._store.by_keys(self._principal, names, job.client.starter):
-            if effective_status(known) == "suspended" and waits_for_plan(known.record or {}):
-                # Somebody may have gone on with it just now.
-                with contextlib.suppress(BridgeError):
-                    await cancel_script(self.lifecycle, known, "there is a later dry run of the same code")
-                    await self._release_key(known.id)
+            await self._withdraw_plan(known, "there is a later dry run of the same code")
 
     async def _suspend_with_plan(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         """Suspend an execution whose dry run has ended, until a person has decided on what it has listed.
@@ -493,8 +512,9 @@ class Scripts:
             return False
         ended = None if record.status == "success" else record.error
         record.planned = rows(planned)
+        again = same_code(in_session=record.session is not None)
         if not any(one.listed for one in planned):
-            record.error = nothing_bound(planned, ended)
+            record.error = nothing_bound(planned, ended, again)
             return False
         asked = question(planned, None if ended is None else ended["message"])
         number = 1 + max((row.effect for row in await self._store.approvals(execution)), default=0)
@@ -503,14 +523,52 @@ class Scripts:
         if script.made_now is not None:
             await assign_generated_key(self._store, execution, script.made_now, active.job.client.starter)
         record.waiting = [waiting_row(number, time.time())]
-        record.error = plan_error(execution, number, planned, ended)
+        record.error = plan_error(execution, number, planned, ended, again)
         record.status, record.exit_code = "suspended", 0
         entry = self.lifecycle.entry(ScriptSuspension("suspended", planned=len(planned)), execution)
         await self.lifecycle.leave(execution, entry, status="suspended", record=record.to_keep())
         return True
 
-    async def _is_last(self, cell: Cell, execution: str) -> bool:
-        return self._heads is not None and await self._heads.head(self._principal, cell.session) == execution
+    async def _last(self, cell: Cell) -> str:
+        """The last cell of a cell's session; empty where there is no session."""
+        return "" if self._heads is None else await self._heads.head(self._principal, cell.session)
+
+    async def _goes_on(self, cell: Cell, last: str, head: str | None) -> bool:
+        """Whether the session of a cell that was run dry is where it was.
+
+        Args:
+            cell: The cell.
+            last: The session's last cell.
+            head: As `resume_from_record`.
+        """
+        if last:
+            return last in {cell.previous, head}
+        before = await self._store.execution(cell.previous, self._principal) if cell.previous else None
+        origin = None if before is None else Cell.of(before)
+        # There is none yet: it would be a first cell, or a fork.
+        return not cell.previous or (origin is not None and origin.session != cell.session)
+
+    async def _move(self, cell: Cell, last: str, execution: str) -> None:
+        """Make a cell that was run dry its session's last one.
+
+        Raises:
+            SessionMovedError: The session has gone on meanwhile.
+        """
+        if self._heads is None or not await self._heads.begin_move(self._principal, cell.session, last, execution)():
+            raise SessionMovedError(cell.session)
+
+    async def withdraw_plan(self, execution: str, why: str) -> None:
+        """End what waits after a dry run, if it still does."""
+        known = await self._store.execution(execution, self._principal)
+        if known is not None:
+            await self._withdraw_plan(known, why)
+
+    async def _withdraw_plan(self, known: StoredExecution, why: str) -> None:
+        if effective_status(known) == "suspended" and waits_for_plan(known.record or {}):
+            # Somebody may have gone on with it just now.
+            with contextlib.suppress(BridgeError):
+                await cancel_script(self.lifecycle, known, why)
+                await self._release_key(known.id)
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
@@ -775,7 +833,8 @@ class _Request(NamedTuple):
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
         if self.job.dry_run and await self.scripts.is_past_dry_run(known):
             return _stored_record(known)
-        return await self.scripts.resume_from_record(known, self.job.client)
+        head = None if self.job.cell is None or self.job.cell.previous != _previous(known) else self.job.head
+        return await self.scripts.resume_from_record(known, self.job.client, head)
 
     async def is_same(self, known: StoredExecution) -> bool:
         if self.job.dry_run and not known.bundle.get("dry_run"):
@@ -799,6 +858,26 @@ class _Request(NamedTuple):
         servers = None if self.job.servers is None else list(self.job.servers)
         files = None if self.job.files is None else sorted(self.job.files)
         return bool(known.bundle["servers"] == servers and known.bundle.get("files") == files)
+
+
+def _sessions(job: Job, key: str | None) -> list[str | None]:
+    """What identifies the session of a script in requests for it, the first for a new one; None for a script alone."""
+    cell = job.cell
+    if cell is None:
+        return [None]
+    if key is not None:
+        # The same request is the same after a session has begun anew.
+        return [cell.session]
+    own, begun_dry = f"{cell.session}/{cell.seed}", f"{cell.session}/"
+    if job.dry_run:
+        # Nobody knows the seed of a session that is yet to begin.
+        return [own if cell.previous else begun_dry]
+    return [own, begun_dry] if cell.number <= 2 else [own]  # noqa: PLR2004  (the first cell, and one after it)
+
+
+def _previous(stored: StoredExecution) -> str | None:
+    place = Cell.of(stored)
+    return None if place is None else place.previous
 
 
 def _is_at_rest(record: ExecutionRecord) -> bool:

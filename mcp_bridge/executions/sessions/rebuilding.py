@@ -174,7 +174,7 @@ class Rebuilding(Generic[S]):
                         active.job.client.notify(
                             f"rebuilding the session {cell.session}: cell {number} of {len(cells)}"
                         )
-                    sandbox = await self._run_again(sandbox, stored)
+                    sandbox = await self._run_again(sandbox, stored, is_dry=active.script.is_dry)
             if scope.cancelled_caught:
                 raise BridgeError(
                     "session_not_rebuilt",
@@ -190,15 +190,20 @@ class Rebuilding(Generic[S]):
             logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
         return Rebuilt(sandbox, cells, time.monotonic() - began)
 
-    async def _run_again(self, sandbox: S | None, stored: StoredExecution) -> S:
+    async def _run_again(self, sandbox: S | None, stored: StoredExecution, *, is_dry: bool) -> S:
         """Run a cell against its record; returns its sandbox.
+
+        Args:
+            sandbox: The sandbox of the cells before; None for the first one.
+            stored: The cell's execution.
+            is_dry: Whether a dry run follows, which may call what the cell defines.
 
         Raises:
             BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: a limit has
                 ended it; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
         """
         # With more time than it had: the machine may be busier now.
-        again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout)
+        again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout, is_dry=is_dry)
         artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
         sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
         if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
@@ -308,7 +313,7 @@ def _shown(value: Any) -> str:
 
 
 async def recorded_cell(
-    lifecycle: Lifecycle, runner: SandboxRunner, stored: StoredExecution, seconds: float
+    lifecycle: Lifecycle, runner: SandboxRunner, stored: StoredExecution, seconds: float, *, is_dry: bool = False
 ) -> RecordedCell:
     """A cell as it is to run again.
 
@@ -317,6 +322,7 @@ async def recorded_cell(
         runner: Runs it.
         stored: Its execution, as `cells_to_rebuild` has it.
         seconds: The time that it may take.
+        is_dry: Whether what it defines is to look at values as the code of a dry run does.
 
     Raises:
         BridgeError: `session_lost`: a server that it was given isn't configured any more, or it was erased meanwhile.
@@ -327,7 +333,7 @@ async def recorded_cell(
         raise lost_at(stored, why_lost(known))
     stored = known
     entries = await lifecycle.recorder.read(stored.id)
-    job = replace(Job.from_stored(stored, Client(began=time.monotonic())), timeout=seconds)
+    job = replace(Job.from_stored(stored, Client(began=time.monotonic())), timeout=seconds, dry_run=is_dry)
     reading = ReadingRecorder(lifecycle.recorder)
     try:
         gate = runner.gate(stored.id, job.client, job.servers, reading)

@@ -5,6 +5,7 @@
 // becomes properties of the global object, where the cells after it, and functions of those before, find them:
 // declarations become assignments, imports are made first, and functions are there from the start, as in a module.
 const { parsedModule } = require('./script_source');
+const { needs } = require('./dry_run_source');
 
 const HANDLE = '__mcp_cell__';
 const FUNCTION = '__mcp_function_';
@@ -59,10 +60,14 @@ const quoted = (names) => names.map((name) => stringify(name)).join(', ');
 // `text` as a cell's function. Throws SyntaxError, with the line.
 // Returns `text`, whose first line is ours; `added`, as `Edits.in`; `functions`, `values` and `variables`: the names
 // that it declares; `requests`: what it imports, each `{from, with, names}`, in which a name is `[imported, local]`.
-function cellSource(code) {
+function cellSource(code, { isDry }) {
   const { tree, text } = parsedModule(code);
   if (tree === null) throw new Error("sessions need the parser that is inside Node, and this Node's is elsewhere");
   const edits = new Edits();
+  const looks = isDry ? needs(tree) : [];
+  // Next to a value, within all that is put around it.
+  const [after, before] = [looks.filter(({ text: put }) => /^\)+$/.test(put)), looks.filter(({ text: put }) => !/^\)+$/.test(put))];
+  for (const { at, text: put } of after) edits.put(at, at, put);
   const [functions, values, variables, requests] = [[], [], [], []];
 
   // A declaration becomes an assignment, in a block: so neither what is before nor what follows belongs to it.
@@ -184,6 +189,7 @@ function cellSource(code) {
       default: declared(node);
     }
   }
+  for (const { at, text: put } of before) edits.put(at, at, put);
   values.push(...requests.flatMap(({ names }) => names.map(([, local]) => local)));
   const own = [...new Set(functions)];
   const first = `(function () { 'use strict'; return async (${HANDLE}) => { ${HANDLE}.begin([${quoted(own)}], `

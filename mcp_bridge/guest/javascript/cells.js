@@ -22,6 +22,7 @@ const { cellSource } = require('./cell_source');
 const { advice } = require('./advice');
 const lines = require('./call_ids');
 const output = require('./output');
+const planned = require('./planned_values');
 const randomness = require('./randomness');
 const waits = require('./waits');
 
@@ -122,6 +123,7 @@ class Session {
     this.#modules.offer('');
     this.#give({ require: nodeModule.createRequire(SCRIPT) });
     this.#prepareNode();
+    if (first.is_dry) planned.prepare((error) => this.#fail(error));
     lines.follow();
     this.#followTimers();
     new Worker(INTERRUPTER, { eval: true, stdin: false }).unref();
@@ -229,7 +231,7 @@ class Session {
   }
 
   async #begin(cell) {
-    const made = cellSource(this.#start.code);
+    const made = cellSource(this.#start.code, { isDry: this.#start.is_dry === true });
     source.added = made.added;
     const filename = `file:///workspace/cell-${cell}.js`;
     const work = new vm.Script(made.text, { filename, lineOffset: -1, ...LOADING }).runInThisContext();

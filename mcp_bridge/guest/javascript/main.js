@@ -12,7 +12,6 @@ const { Runtime } = require('./runtime');
 const { SCRIPT, cut, described } = require('./failure_report');
 const { Servers } = require('./proxies');
 const { KEEP, prepared } = require('./script_source');
-const { NEED } = require('./dry_run_source');
 const { advice } = require('./advice');
 const lines = require('./call_ids');
 const output = require('./output');
@@ -61,17 +60,10 @@ class Execution {
       return;
     }
     if (this.#start.has_inputs) inputs.fetchOnOpen();
-    if (this.#start.is_dry) this.#prepareDryRun();
+    if (this.#start.is_dry) planned.prepare((error) => this.#fail(error));
     lines.follow();
     this.#modules.offer(text);
     import(SCRIPT).then(() => this.#ended(), (error) => this.#fail(error));
-  }
-
-  // A result that isn't there, and is needed, ends the script.
-  #prepareDryRun() {
-    planned.script.end = (error) => this.#fail(error);
-    planned.guard();
-    Object.defineProperty(globalThis, NEED, { value: planned.need });
   }
 
   // What scripts find besides Node's own, and what happens when they end.

@@ -2,6 +2,7 @@
 // What a call gives in a dry run that isn't made: a value that stands for its result. It can be printed, and given to
 // other calls; where it is needed otherwise, the dry run ends.
 const util = require('node:util');
+const { NEED } = require('./dry_run_source');
 const { PlannedValueError } = require('./errors');
 
 // Symbols by which a value is asked what it is.
@@ -10,11 +11,11 @@ const ASKING = new Set([Symbol.iterator, Symbol.asyncIterator, Symbol.isConcatSp
 const shownOf = new WeakMap();
 
 // What ends the script, whatever would catch an error in it.
-const script = { end: () => {} };
+let endScript = () => {};
 
 function needed(shown) {
   const error = new PlannedValueError(`${shown} isn't known: a dry run doesn't make that call`);
-  script.end(error);
+  endScript(error);
   throw error;
 }
 
@@ -113,4 +114,11 @@ function guard() {
   Boolean.prototype.constructor = globalThis.Boolean;
 }
 
-module.exports = { guard, need, planned, script, textOf };
+// Have a result that isn't there, and is needed, end the script: `end` is given the error.
+function prepare(end) {
+  endScript = end;
+  guard();
+  Object.defineProperty(globalThis, NEED, { value: need });
+}
+
+module.exports = { planned, prepare, textOf };

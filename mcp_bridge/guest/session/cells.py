@@ -96,7 +96,9 @@ class Session:
     def _run(self, source: runner.Source, hooks: runner.Hooks) -> runner.Outcome:
         names, home = self._module.__dict__, os.getpid()
         outcome = runner.guarded(
-            lambda: self._execute(runner.compile_script(source.code, hooks.repair, source.filename), hooks),
+            lambda: self._execute(
+                runner.compile_script(source.code, hooks.repair, source.filename, hooks.rewrite), hooks
+            ),
             hooks.advise,
         )
         if os.getpid() != home:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.rebuilding import RanAgain, Rebuilding, Rebuilt, skipped
@@ -91,19 +92,21 @@ class CellRunner:
         """Run a cell to its end.
 
         Args:
-            active: The cell's script. One that isn't live is replayed, in a sandbox of its own.
+            active: The cell's script. One that isn't live is replayed, and one that is dry is run, in a sandbox of its
+                own.
             artifacts: Where its artifacts go.
             cell: Its place.
 
         Raises:
             BridgeError: `session_lost`, `session_not_rebuilt`; as `Sandboxes.run`.
         """
-        key, is_live = SessionKey(self._principal, cell.session), active.script.live
+        key, is_dry = SessionKey(self._principal, cell.session), active.script.is_dry
+        is_live = active.script.live and not is_dry
         is_overspent = is_live and self._live.has_overspent(key)
         taken = await self._live.take(key, cell.previous) if is_live else None
         rebuilt = Rebuilt(taken, [], 0.0)
         if taken is None and cell.previous:
-            rebuilt = await self._rebuilding.rebuild(active, cell)
+            rebuilt = await (self._copied(active, cell) if is_dry else self._rebuilding.rebuild(active, cell))
         sandbox, run, ran = await self._run_in(rebuilt.sandbox, active, artifacts)
         record = ran.record
         fields: CellFields
@@ -111,6 +114,8 @@ class CellRunner:
         if is_live:
             gone = _OVERSPENT if is_overspent else "its sandbox was gone"
             self._tell(rebuilt, cell, gone, fields, record)
+        elif is_dry:
+            record.notices.append(_in_copy(rebuilt, cell))
         is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
         if is_whole and is_live and active.script.course.divergence is None:
             if record.status == "timeout":
@@ -128,6 +133,24 @@ class CellRunner:
                     "the next call has what was there before it"
                 )
         return ran
+
+    async def _copied(self, active: ActiveScript, cell: Cell) -> Rebuilt[SessionSandbox]:
+        """A sandbox that has a session's names, for a dry run: the session's own is left as it is.
+
+        Raises:
+            BridgeError: As `Rebuilding.rebuild`.
+        """
+        try:
+            return await self._rebuilding.rebuild(active, cell)
+        except BridgeError as exc:
+            if exc.code not in {"session_lost", "session_not_rebuilt"}:
+                raise
+            raise BridgeError(
+                exc.code,
+                f"A cell is run dry in a copy of its session, for which the cells before run again. {exc.message}",
+                hint="The session is as it was: without dry_run the cell runs in it, each write decided by itself.",
+                **exc.details,
+            ) from exc
 
     @staticmethod
     def _tell(
@@ -199,3 +222,14 @@ class CellRunner:
             await requests.close()
         sandbox.acknowledgement = run.acknowledgement
         return sandbox, run, Ran(requests, record)
+
+
+def _in_copy(copied: Rebuilt[SessionSandbox], cell: Cell) -> str:
+    """What is told of a dry run."""
+    if not copied.cells:
+        return f"dry run: nothing of it is left in the session {cell.session!r}"
+    times = "1 cell was" if len(copied.cells) == 1 else f"{len(copied.cells)} cells were"
+    return (
+        f"dry run: it was in a copy of the session {cell.session!r}, for which {times} run again from the record in"
+        f" {copied.seconds:.2f} s; the session is as it was"
+    )

@@ -56,6 +56,9 @@ class LiveSessions:
         settings: The settings.
         tasks: Runs what looks for sessions that have ended.
         ended: Those of some sessions, each with its last cell here, that have ended.
+
+    Attributes:
+        plans: The executions that wait after dry runs of a session's next cell.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class LiveSessions:
         self._queues: dict[SessionKey, _Queue] = {}
         self._dropped: set[SessionKey] = set()
         """The sessions that have ended while a cell of theirs ran."""
+        self.plans: dict[SessionKey, set[str]] = {}
         self._overspent: set[SessionKey] = set()
         """The sessions that were put away for the processor time they used, until their next cell."""
 
@@ -122,7 +126,8 @@ class LiveSessions:
         sandbox = self._idle.get(key)
         if sandbox is None or sandbox.place is None:
             return None
-        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head, none_waits=sandbox.none_waits)
+        none_waits = sandbox.none_waits and key not in self.plans
+        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head, none_waits=none_waits)
 
     async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
         """The sandbox of a session, whose names are those after a cell; None if there is none that has them.

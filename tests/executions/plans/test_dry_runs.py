@@ -1,100 +1,19 @@
 """Dry runs: what only reads is done, what else is asked for is listed, approved as a whole, and then made."""
 
-import json
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
 import anyio
 import pytest
+from dry_run_fixtures import ALLOWS, ASKS, TOOLS, Shop, decided, either, shop  # noqa: F401  (fixtures)
 from execution_fixtures import printed
 
-from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
-from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.views.timeline import timeline, totals
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
-
-RECORDING = Path(__file__).parents[2] / "support" / "servers" / "recording.py"
-
-
-def tool(name, **annotations):
-    schema = {"type": "object", "properties": {"what": {}, "to": {"type": "string"}}}
-    return {"name": name, "description": f"Does {name}.", "inputSchema": schema, "annotations": annotations}
-
-
-TOOLS = [tool("look", readOnlyHint=True), tool("put"), tool("drop", destructiveHint=True), tool("relist")]
-
-ASKS = {"preset": "approve-writes", "trust_hints": ["shop"]}
-ALLOWS = {"preset": "open", "trust_hints": ["shop"]}
-
-
-@dataclass
-class Shop:
-    """A server that writes down what reaches it, and bridges over it."""
-
-    folder: Path
-    sandboxes: object
-    language: str = "python"
-
-    def run(self, bridge, code, **options):
-        """Run a script that is written in both languages."""
-        return bridge.run(code[self.language], language=self.language, **options)
-
-    def open(self, policy=ASKS, **more):
-        tables = {"policy": policy} | more.pop("tables", {})
-        spec = ServerSpec(
-            name="shop", command=sys.executable, args=(str(RECORDING), str(self.listing), str(self.folder / "calls"))
-        )
-        governance = load_governance(tables, None, self.folder, self.sandboxes.settings.state_dir)
-        return self.sandboxes.open(spec, governance=governance, **more)
-
-    @property
-    def listing(self):
-        return self.folder / "listing.json"
-
-    def list(self, tools):
-        self.listing.write_text(json.dumps(tools))
-
-    @property
-    def calls(self):
-        path = self.folder / "calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    @property
-    def writes(self):
-        return [(call["tool"], call["arguments"]) for call in self.calls if call["tool"] != "look"]
-
-
-@pytest.fixture
-def shop(tmp_path, sandboxes):
-    made = Shop(tmp_path, sandboxes)
-    made.list(TOOLS)
-    return made
-
-
-@pytest.fixture(params=["python", "javascript"])
-def either(request, tmp_path, both):
-    """A shop for scripts in one of the languages."""
-    made = Shop(tmp_path, both, request.param)
-    made.list(TOOLS)
-    return made
-
-
-async def decided(bridge, *, approved=True, principal="local"):
-    """Decide on the only open question; the question."""
-    (asked,) = [
-        row for row in await approval_requests(bridge.programs.store, principal, open_only=True) if row.status == "open"
-    ]
-    await decide(bridge.programs.store, asked, approved=approved, by="anna", comment=None)
-    return asked.question
-
 
 CODE = """
 from mcp.servers import shop
@@ -622,9 +541,6 @@ async def test_what_a_dry_run_neither_does_nor_lists_is_refused(shop):
             dry = await bridge.run(f"from mcp import programs\n{line}", dry_run=True)
             assert dry.status == "error"
             assert "A dry run doesn't do this" in dry.error["message"], line
-        with pytest.raises(BridgeError) as refused:
-            await bridge.run("x = 1", session="s", dry_run=True)
-        assert refused.value.code == "bad_arguments"
         assert shop.writes == []
 
 

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(300)
 
 CODE = """
 print(await local.careful(text="a"))
-print(await local.again(text="b"))
+again = await local.again(text="b")
+print(again)
 print(await local.once(text="c"))
 """
 MADE = ["careful a", "again b", "once c"]
@@ -36,8 +37,8 @@ def hosts(make_hosts):
     return make_hosts("hosts")
 
 
-def dry_run(hosts, code=CODE, key=None, **more):
-    return ended(hosts.start(run={"code": HEAD + code, "key": key, "dry_run": True}, **more))
+def dry_run(hosts, code=CODE, key=None, session=None, **more):
+    return ended(hosts.start(run={"code": HEAD + code, "key": key, "session": session, "dry_run": True}, **more))
 
 
 def decide(hosts, execution, effect=1, *, approved=True):
@@ -51,18 +52,34 @@ def decide(hosts, execution, effect=1, *, approved=True):
     [f"{point}:{made}" for made in MADE for point in ("before", "in", "outcome", "after")] + ["end"],
 )
 def test_wherever_its_host_is_killed_each_call_of_the_list_happens_once(hosts, die, key):
-    first = dry_run(hosts, key=key)
+    is_killed(hosts, die, key)
+
+
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("die", ["before:careful a", "in:once c", "outcome:once c", "after:once c", "end"])
+def test_so_it_does_in_a_session(hosts, die, before, key):
+    if before:
+        hosts.run("n = 1", None, session="s")
+    is_killed(hosts, die, key, "s")
+    names = hosts.run("print(n, again)" if before else "print(again)", None, session="s")
+    assert names["stdout"] == ("1 again:b\n" if before else "again:b\n"), names
+    assert names["session"]["cell"] == 2 + before
+
+
+def is_killed(hosts, die, key, session=None):
+    first = dry_run(hosts, key=key, session=session)
     assert hosts.done == []
     decide(hosts, first["execution"])
-    hosts.run(CODE, key, die=die)
-    last = hosts.run(CODE, key)
+    hosts.run(CODE, key, die=die, session=session)
+    last = hosts.run(CODE, key, session=session)
     if last["status"] == "suspended":
         (call,) = last["error"]["calls"]
         text = f"{call['tool'].removeprefix('local.')} {call['arguments']['text']}"
         happened = text in hosts.done
         word = {"how": "happened", "value": text.replace(" ", ":")} if happened else {"how": "not_done"}
         hosts.settle(first["execution"], call["call"], **word)
-        last = hosts.run(CODE, key)
+        last = hosts.run(CODE, key, session=session)
     assert (last["status"], last["stdout"]) == ("success", PRINTED)
     # What says that it is idempotent may be made again, without another question.
     assert [line for number, line in enumerate(hosts.done) if line not in hosts.done[:number]] == MADE

@@ -1,0 +1,314 @@
+"""A session's cell that is run dry: in a copy of the session, which stays as it is until the cell is run."""
+
+import pytest
+from dry_run_fixtures import ALLOWS, ASKS, decided, either, shop  # noqa: F401  (fixtures)
+from execution_fixtures import printed
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import approval_requests
+from mcp_bridge.sandbox.session_limits import SessionSettings
+
+pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.xdist_group("sessions")]
+
+BEFORE = {
+    "python": """
+from mcp.servers import shop
+n = 1
+class Item:
+    to = "a"
+item = Item()
+def is_there(made):
+    return made is not None
+open("/workspace/left", "w").write("kept")
+seen = await shop.look(what="stock")
+""",
+    "javascript": """
+import { shop } from "mcp/servers";
+import fs from "node:fs";
+let n = 1;
+class Item { to = "a" }
+const item = new Item();
+function isThere(made) {
+  return made !== null;
+}
+fs.writeFileSync("/workspace/left", "kept");
+const seen = await shop.look({ what: "stock" });
+""",
+}
+
+CELL = {
+    "python": """
+n += 1
+item.to = "b"
+await shop.put(what=seen["what"], to=open("/workspace/left").read())
+open("/workspace/left", "w").write("changed")
+await shop.put(what=n)
+print("done", n)
+""",
+    "javascript": """
+n += 1;
+item.to = "b";
+await shop.put({ what: seen.what, to: fs.readFileSync("/workspace/left", "utf8") });
+fs.writeFileSync("/workspace/left", "changed");
+await shop.put({ what: n });
+console.log("done", n);
+""",
+}
+
+WRITES = [("put", {"what": "stock", "to": "kept"}), ("put", {"what": 2})]
+
+NAMES = {
+    "python": 'print(n, item.to, open("/workspace/left").read())',
+    "javascript": 'console.log(n, item.to, fs.readFileSync("/workspace/left", "utf8"))',
+}
+
+
+async def open_plans(bridge):
+    asked = await approval_requests(bridge.programs.store, bridge.principal.name, open_only=True)
+    return [row for row in asked if row.status == "open"]
+
+
+async def sessions(bridge):
+    return [(row["name"], row["cells"], row["state"]) for row in await bridge.listed_sessions()]
+
+
+@pytest.mark.parametrize("policy", [ASKS, ALLOWS])
+@pytest.mark.parametrize("key", [None, "order-7"])
+async def test_a_cell_that_is_run_dry_changes_nothing_and_is_made_once_approved(either, policy, key):
+    shop = either
+    async with shop.open(policy) as bridge:
+        await shop.run(bridge, BEFORE, session="s")
+        dry = await shop.run(bridge, CELL, session="s", dry_run=True, key=key)
+        assert (dry.status, dry.stdout, dry.artifacts) == ("suspended", b"done 2\n", []), dry.error
+        assert [(row["tool"], row["arguments"]) for row in dry.planned] == [(f"shop.{n}", g) for n, g in WRITES]
+        assert "in the same session" in dry.error["hint"]
+        assert any("in a copy of the session 's'" in notice for notice in dry.notices)
+        assert shop.writes == []
+        assert await sessions(bridge) == [("s", 1, "ready")]
+        if policy is ASKS:
+            waits = await shop.run(bridge, CELL, session="s", key=key)
+            assert (waits.status, waits.execution, shop.writes) == ("suspended", dry.execution, [])
+            # What waits for a decision on its list isn't in the session: that goes on.
+            assert await sessions(bridge) == [("s", 1, "ready")]
+        await decided(bridge)
+        made = await shop.run(bridge, CELL, session="s", key=key)
+        assert (made.status, made.execution, printed(made)) == ("success", dry.execution, "done 2\n"), made.error
+        assert made.session == {"name": "s", "cell": 2}
+        assert shop.writes == WRITES
+        after = await shop.run(bridge, NAMES, session="s")
+        assert (printed(after), after.session) == ("2 b changed\n", {"name": "s", "cell": 3})
+        # The look before the dry run is that of the first cell alone.
+        assert [call["tool"] for call in shop.calls] == ["look", "put", "put"]
+
+
+async def test_a_session_is_rebuilt_with_a_cell_that_was_run_dry_before(either):
+    shop = either
+    async with shop.open(ALLOWS) as bridge:
+        await shop.run(bridge, BEFORE, session="s")
+        await shop.run(bridge, CELL, session="s", dry_run=True)
+        made = await shop.run(bridge, CELL, session="s")
+        bridge.end_sessions()
+        after = await shop.run(bridge, NAMES, session="s")
+        assert (printed(after), after.session) == ("2 b changed\n", {"name": "s", "cell": 3, "rebuilt": 2})
+        replayed = await bridge.replay_execution(await bridge.lifecycle.stored(made.execution, "local"))
+        assert replayed.difference is None
+        assert shop.writes == WRITES
+
+
+async def test_what_earlier_cells_define_notices_a_result_that_is_not_there(either):
+    shop = either
+    name = {"python": "is_there", "javascript": "isThere"}[shop.language]
+    put = {"python": "made = await shop.put(what=1)", "javascript": "const made = await shop.put({ what: 1 })"}
+    code = f"{put[shop.language]}\n{name}(made)\nprint('went on')"
+    async with shop.open(ALLOWS) as bridge:
+        await shop.run(bridge, BEFORE, session="s")
+        dry = await bridge.run(code, session="s", dry_run=True, language=shop.language)
+        assert [row["arguments"] for row in dry.planned] == [{"what": 1}]
+        assert "The dry run ended there: PlannedValueError: <result of call 1>" in dry.error["message"]
+        assert dry.stdout == b""
+
+
+FIRST = {
+    "python": 'from mcp.servers import shop\nn = 5\nawait shop.put(what=n)\nprint("first")',
+    "javascript": 'import { shop } from "mcp/servers";\nlet n = 5;\nawait shop.put({ what: n });\nconsole.log("first");',
+}
+
+
+@pytest.mark.parametrize("policy", [ASKS, ALLOWS])
+async def test_a_first_cell_that_is_run_dry_begins_no_session(either, policy):
+    shop = either
+    async with shop.open(policy) as bridge:
+        dry = await shop.run(bridge, FIRST, session="s", dry_run=True)
+        assert (dry.status, await sessions(bridge)) == ("suspended", [])
+        await decided(bridge)
+        made = await shop.run(bridge, FIRST, session="s")
+        assert (made.status, made.execution, made.session) == ("success", dry.execution, {"name": "s", "cell": 1})
+        assert shop.writes == [("put", {"what": 5})]
+        after = await bridge.run("n", session="s", language=shop.language)
+        assert (after.value, after.session) == ("5", {"name": "s", "cell": 2})
+
+
+async def test_a_fork_that_is_run_dry_makes_no_session(either):
+    shop = either
+    async with shop.open(ALLOWS) as bridge:
+        await shop.run(bridge, BEFORE, session="s")
+        dry = await shop.run(bridge, CELL, session="t", fork="s@1", dry_run=True)
+        assert [row["arguments"] for row in dry.planned] == [given for _, given in WRITES], dry.error
+        assert await sessions(bridge) == [("s", 1, "ready")]
+        made = await shop.run(bridge, CELL, session="t", fork="s@1")
+        assert (made.status, made.execution, made.session["name"]) == ("success", dry.execution, "t")
+        assert printed(await shop.run(bridge, NAMES, session="s")) == "1 a kept\n"
+        assert printed(await shop.run(bridge, NAMES, session="t")) == "2 b changed\n"
+        assert shop.writes == WRITES
+
+
+async def test_a_list_is_of_the_names_that_the_session_had_and_ends_when_it_goes_on(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        await bridge.run(CELL["python"], session="s", dry_run=True)
+        assert len(await open_plans(bridge)) == 1
+        await bridge.run("n = 10", session="s")
+        assert await open_plans(bridge) == []
+        waits = await bridge.run(CELL["python"], session="s")
+        (asked,) = await open_plans(bridge)
+        assert (waits.status, asked.question["arguments"]) == ("suspended", {"what": "stock", "to": "kept"})
+        assert await sessions(bridge) == [("s", 3, "waiting")]
+        assert shop.writes == []
+
+
+async def test_the_list_of_another_bridge_is_not_made_in_a_session_that_has_gone_on(shop, tmp_path):
+    state = tmp_path / "state"
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True, key="k")
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        await bridge.run("n = 10", session="s")
+        await decided(bridge)
+        with pytest.raises(BridgeError, match="has gone on without it") as caught:
+            await bridge.run(CELL["python"], session="s", key="k")
+        assert caught.value.code == "not_suspended"
+        assert (await bridge.run("n", session="s")).value == "10"
+        assert (await bridge.lifecycle.stored(dry.execution, "local")).status == "cancelled"
+        assert shop.writes == []
+
+
+async def test_a_list_is_made_by_another_bridge_and_after_a_restart(shop, tmp_path):
+    state = tmp_path / "state"
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge)
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        made = await bridge.run(CELL["python"], session="s")
+        assert (made.execution, made.status, shop.writes) == (dry.execution, "success", WRITES)
+        assert made.session == {"name": "s", "cell": 2, "rebuilt": 1}
+
+
+async def test_an_approved_list_is_made_by_a_resumption_too(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge)
+        made = await bridge.resume_execution(dry.execution)
+        assert (made["status"], shop.writes) == ("success", WRITES)
+        assert printed(await bridge.run(NAMES["python"], session="s")) == "2 b changed\n"
+
+
+async def test_a_denied_list_leaves_the_session_as_it_is(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge, approved=False)
+        refused = await bridge.run(CELL["python"], session="s")
+        assert (refused.status, refused.error["code"]) == ("refused", "denied")
+        assert await sessions(bridge) == [("s", 1, "ready")]
+        assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
+        assert shop.writes == []
+
+
+MORE = """
+await shop.put(what=1)
+if await runtime.load_memory("more", False):
+    await shop.put(what=2)
+done = True
+"""
+
+
+async def test_a_further_call_of_an_approved_cell_waits_as_a_cells_does(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run("from mcp.servers import shop", session="s")
+        dry = await bridge.run(MORE, session="s", dry_run=True)
+        await decided(bridge)
+        await bridge.run("await runtime.save_memory('more', True)")
+        waits = await bridge.run(MORE, session="s")
+        assert (waits.status, waits.execution) == ("suspended", dry.execution)
+        assert shop.writes == [("put", {"what": 1})]
+        assert await sessions(bridge) == [("s", 2, "waiting")]
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("1", session="s")
+        assert caught.value.code == "session_waiting"
+        await decided(bridge)
+        made = await bridge.run(MORE, session="s")
+        assert (made.status, made.execution) == ("success", dry.execution)
+        assert shop.writes == [("put", {"what": 1}), ("put", {"what": 2})]
+        assert (await bridge.run("done", session="s")).value == "True"
+
+
+async def test_so_does_that_of_a_first_cell(shop):
+    code = "from mcp.servers import shop\n" + MORE
+    async with shop.open(ASKS) as bridge:
+        dry = await bridge.run(code, session="s", dry_run=True)
+        await decided(bridge)
+        await bridge.run("await runtime.save_memory('more', True)")
+        assert (await bridge.run(code, session="s")).status == "suspended"
+        await decided(bridge)
+        made = await bridge.run(code, session="s")
+        assert (made.status, made.execution, made.session["cell"]) == ("success", dry.execution, 1)
+        assert shop.writes == [("put", {"what": 1}), ("put", {"what": 2})]
+
+
+async def test_another_dry_run_of_the_same_cell_takes_the_place_of_the_first(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        await bridge.run(CELL["python"], session="s", dry_run=True)
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        (asked,) = await open_plans(bridge)
+        assert asked.execution.id == dry.execution
+
+
+async def test_a_cell_without_writes_is_run_dry_and_the_session_stays_as_it_is(either):
+    shop = either
+    code = {"python": "n += 1\nn", "javascript": "n += 1;\nn"}
+    async with shop.open(ASKS) as bridge:
+        await shop.run(bridge, BEFORE, session="s")
+        for _ in range(2):
+            dry = await shop.run(bridge, code, session="s", dry_run=True)
+            assert (dry.status, dry.value) == ("success", "2")
+        assert await sessions(bridge) == [("s", 1, "ready")]
+        assert printed(await shop.run(bridge, NAMES, session="s")) == "1 a kept\n"
+
+
+async def test_a_session_that_can_not_be_copied_is_told_and_goes_on(shop):
+    async with shop.open(ASKS, sessions=SessionSettings(rebuild=False)) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        with pytest.raises(BridgeError, match="run dry in a copy of its session") as caught:
+            await bridge.run(CELL["python"], session="s", dry_run=True)
+        assert caught.value.code == "session_not_rebuilt"
+        assert "without dry_run" in caught.value.hint
+        assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
+
+
+async def test_a_cell_is_not_run_dry_while_another_waits(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run("from mcp.servers import shop\nawait shop.put(what=1)", session="s")
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("1", session="s", dry_run=True)
+        assert caught.value.code == "session_waiting"
+
+
+async def test_no_container_is_left_of_a_copy(shop, sandboxes):
+    async with shop.open(ALLOWS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        await bridge.run(CELL["python"], session="s", dry_run=True)
+        await bridge.run("import os; os._exit(3)", session="s", dry_run=True)
+        assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
