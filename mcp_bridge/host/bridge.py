@@ -73,6 +73,7 @@ from mcp_bridge.wire import messages
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from contextlib import AbstractContextManager
 
     from anyio.abc import TaskGroup
 
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.commands import ScriptCommands
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
+    from mcp_bridge.executions.sessions.cell import Turn
     from mcp_bridge.executions.sessions.sessions import Sessions
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
@@ -467,7 +469,7 @@ class Bridge:
             files: Names of the inputs that it may read; all by default.
             packages: Requirements of packages that its sandbox is to have, from the operator's list.
             language: What it is written in.
-            is_expected: Whether this is within `Sandboxes.expected`.
+            is_expected: Whether this is within `expected`.
 
         Raises:
             BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
@@ -497,13 +499,23 @@ class Bridge:
             self._start_line("", job)
         if session is None and fork is not None:
             raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
-        is_pooled = session is None and not packages
-        with self._lane.admitted(), nullcontext() if is_expected else self.sandboxes.expected(is_pooled=is_pooled):
+        with self._lane.admitted(), nullcontext() if is_expected else self.expected(session, packages):
             if session is None:
                 return await self.scripts.run(job, key)
             name = SessionKey(self.principal.name, session)
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
+
+    def expected(self, session: object, packages: object) -> AbstractContextManager[None]:
+        """Tell the pool of a script for as long as it waits or runs.
+
+        Args:
+            session: The session that it is of, if any. It may be wrong, as `packages` may.
+            packages: The packages that it asks for.
+        """
+        # A session of which nothing is here may be new.
+        is_pooled = not packages and (not session or not self._shared.live_sessions.has(session))
+        return self.sandboxes.expected(is_pooled=is_pooled)
 
     async def _required(self, packages: Sequence[str]) -> tuple[str, ...]:
         """Requirements of packages in their normal form, all of which may be asked for.
@@ -567,7 +579,7 @@ class Bridge:
         is_known = turn is not None
         try:
             while True:
-                cell, head, blocked, none_waits = turn or await self.sessions.turn(name.name, fork)
+                cell, head, blocked, none_waits = turn or await self._turn(job, name, fork)
                 begun = replace(job, cell=cell, head=head, blocked=blocked, none_waits=none_waits)
                 try:
                     record = await self.scripts.run(begun, key)
@@ -595,6 +607,14 @@ class Bridge:
         if record.status != "success":
             await self._end_unless_kept(name)
         return record
+
+    async def _turn(self, job: Job, name: SessionKey, fork: str | None) -> Turn:
+        """As `Sessions.turn`. A new session has the hash seed of a container that is ready, if one is."""
+        turn = await self.sessions.turn(name.name, fork)
+        ready = None if self.sandboxes.pool is None or job.requirements else self.sandboxes.pool.hash_seed
+        if ready is None or turn.cell.previous or turn.head:
+            return turn
+        return turn._replace(cell=turn.cell.with_hash_seed(ready))
 
     async def _withdraw_plans(self, name: SessionKey, now: str = "") -> None:
         """End what waits after dry runs of cells that can't be the session's next one any more.

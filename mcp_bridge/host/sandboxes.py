@@ -19,7 +19,7 @@ from mcp_bridge.host.container_removals import Removals
 from mcp_bridge.host.engine_setup import Prepared, prepare, prepare_with
 from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
-from mcp_bridge.host.warm_pool import PoolSize, WarmPool
+from mcp_bridge.host.warm_pool import HASH_SEED_BITS, PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
 from mcp_bridge.sandbox.languages import reserved_bytes
 from mcp_bridge.sandbox.orphans import sweep
@@ -62,13 +62,19 @@ MAX_HANDOVERS = 3
 """Containers from the pool that may fail one execution before it gets one that is started for it."""
 
 
+_EMPTIED = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONPLATLIBDIR"),
+    *("PYTHONOPTIMIZE", "PYTHONDEBUG", "PYTHONDEVMODE", "PYTHONVERBOSE", "PYTHONBREAKPOINT", "PYTHONASYNCIODEBUG"),
+    *("PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONPROFILEIMPORTTIME", "PYTHONNODEBUGRANGES", "PYTHONINTMAXSTRDIGITS"),
+    *("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCASEOK", "PYTHON_GIL", "PYTHON_JIT"),
+)
 INTERPRETER = {
     # As -P, which is an error before Python 3.11.
     "PYTHONSAFEPATH": "1",
     # An image's own must not count.
-    **dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONINSPECT"), ""),
+    **dict.fromkeys(_EMPTIED, ""),
 }
-"""Variables for an interpreter that is given a hash seed, and so can't ignore variables. The loader removes them."""
+"""Variables for the interpreter, which is given a hash seed, and so can't ignore variables. The loader removes them."""
 
 
 class Ran(NamedTuple):
@@ -171,7 +177,7 @@ class Sandboxes:
         if self.pool is not None or not self._has_pool or not settings.pool_max:
             return
         self.pool = pool = WarmPool(
-            lambda: prepared.engine.start(self.spec(STARTED_AHEAD, prepared)),
+            lambda hash_seed: prepared.engine.start(self.spec(STARTED_AHEAD, prepared, hash_seed)),
             self._bundle(prepared),
             PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
             settings.sandbox_start_timeout,
@@ -231,17 +237,16 @@ class Sandboxes:
             first: The line that starts it.
             limit: Its limits.
             make_run: Makes its run in a container.
-            hash_seed: What the hashes of texts come from, by which sets are ordered: it needs a container that is
-                started for it. None for one of the interpreter's own.
+            hash_seed: What the hashes of texts come from, by which sets are ordered: one that waits has it, or one is
+                started for it. None for any.
             packages: The package set that its container has; it is started for it. None for none.
 
         Raises:
             BridgeError: As `prepare` and `SandboxProcess.wait`.
         """
         prepared = await self.prepare_with(packages)
-        is_pooled = hash_seed is None and packages is None
         for _ in range(MAX_HANDOVERS):
-            warm = await self.pool.take() if self.pool is not None and is_pooled else None
+            warm = await self.pool.take(hash_seed) if self.pool is not None and packages is None else None
             if warm is None:
                 break
             process = warm.process
@@ -319,14 +324,12 @@ class Sandboxes:
             GUEST_WAITING_SECONDS,
             reserved,
         )
-        flags, environment = ["-I", "-S", "-E"], ENVIRONMENT
-        if hash_seed is not None:
-            flags, environment = ["-s", "-S"], {**ENVIRONMENT, **INTERPRETER, "PYTHONHASHSEED": str(hash_seed)}
+        seed = secrets.randbits(HASH_SEED_BITS) if hash_seed is None else hash_seed
         return SandboxSpec(
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
             name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", *flags, "-c", guest_bundle.loader(), *map(str, words)],
+            argv=["python3", "-s", "-S", "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 reserved=reserved,
@@ -337,7 +340,7 @@ class Sandboxes:
             ),
             user=user if ":" in user else f"{user}:{user}",
             labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
-            environment=environment,
+            environment={**ENVIRONMENT, **INTERPRETER, "PYTHONHASHSEED": str(seed)},
         )
 
     async def _sweep(self, engine: Engine) -> None:

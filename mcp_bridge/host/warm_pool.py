@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -109,6 +110,10 @@ class PoolFigures:
     ages: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_AGES))
 
 
+HASH_SEED_BITS = 32
+"""As many as PYTHONHASHSEED may have."""
+
+
 class CheckedOut(NamedTuple):
     """A container that was waiting, and is its taker's now.
 
@@ -125,8 +130,9 @@ class CheckedOut(NamedTuple):
 class _Waiting:
     """A container from its start to its check-out."""
 
-    def __init__(self, process: SandboxProcess) -> None:
+    def __init__(self, process: SandboxProcess, hash_seed: int) -> None:
         self.process = process
+        self.hash_seed = hash_seed
         self.scope = anyio.CancelScope()
         self.ready_at: float | None = None
         self.is_awake = False
@@ -141,7 +147,7 @@ class WarmPool:
     """Keeps containers ready.
 
     Args:
-        start: Starts a container; raises BridgeError.
+        start: Starts a container whose interpreter has a hash seed; raises BridgeError.
         bundle: The guest's modules, the first bytes that a container is sent.
         size: The number of containers that wait.
         start_seconds: How long a container may take to become ready.
@@ -151,7 +157,7 @@ class WarmPool:
 
     def __init__(
         self,
-        start: Callable[[], Awaitable[SandboxProcess]],
+        start: Callable[[int], Awaitable[SandboxProcess]],
         bundle: bytes,
         size: PoolSize,
         start_seconds: float,
@@ -219,8 +225,24 @@ class WarmPool:
         """Start no more, and remove those that wait."""
         self._scope.cancel()
 
-    async def take(self) -> CheckedOut | None:
-        """Check a container out, which the caller then owns; None if none is ready or about to be."""
+    @property
+    def hash_seed(self) -> int | None:
+        """The hash seed of a container that is ready, the one that will be taken last; None where there is none."""
+        return self._ready[-1].hash_seed if self._ready else None
+
+    async def take(self, hash_seed: int | None = None) -> CheckedOut | None:
+        """Check a container out, which the caller then owns; None if none is ready or about to be.
+
+        Args:
+            hash_seed: The seed that its interpreter must have. None for any; only then a container that is about to be
+                ready is waited for.
+        """
+        if hash_seed is not None:
+            meant = next((waiting for waiting in self._ready if waiting.hash_seed == hash_seed), None)
+            if meant is None:
+                return None
+            self._ready.remove(meant)
+            self._ready.appendleft(meant)
         self._failures = 0
         self._asked.set()
         self._changed.set()
@@ -237,7 +259,7 @@ class WarmPool:
         if waiting.process.has_ended():
             # Its process or its monitor has ended, and its channel doesn't show it yet.
             waiting.scope.cancel()
-            return await self.take()
+            return await self.take(hash_seed)
         waiting.is_checked_out = True
         self._least_ready = min(self._least_ready, len(self._ready))
         if has_waited:
@@ -352,9 +374,10 @@ class WarmPool:
         waiting: _Waiting | None = None
         failure = ""
         try:
-            process = await self._start()
+            hash_seed = secrets.randbits(HASH_SEED_BITS)
+            process = await self._start(hash_seed)
             self.figures.started += 1
-            waiting = _Waiting(process)
+            waiting = _Waiting(process, hash_seed)
             failure = await self._watch(waiting)
         except (BridgeError, OSError) as exc:
             # For example, no descriptors are left. No execution asked for this container, so none may be ended by it.

@@ -432,11 +432,11 @@ async def _run(
 
 @contextlib.contextmanager
 def _expected(bridge: Bridge | None, arguments: dict[str, Any]) -> Iterator[bool]:
-    """As `Sandboxes.expected`, for arguments that may be wrong; False if there is no bridge yet."""
+    """As `Bridge.expected`; False if there is no bridge yet."""
     if bridge is None:
         yield False
         return
-    with bridge.sandboxes.expected(is_pooled=not (arguments.get("session") or arguments.get("packages"))):
+    with bridge.expected(arguments.get("session"), arguments.get("packages")):
         yield True
 
 

@@ -288,8 +288,8 @@ async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(san
         take = bridge.sandboxes.pool.take
         lost = []
 
-        async def take_a_dead_one():
-            taken = await take()
+        async def take_a_dead_one(hash_seed=None):
+            taken = await take(hash_seed)
             if taken is not None and len(lost) < 2:
                 lost.append(taken.process)
                 await sandboxes.prepared.engine.kill(await taken.process.container_id())
@@ -428,3 +428,24 @@ async def test_beyond_the_queue_an_execution_is_refused_as_busy_and_the_others_e
         assert [printed(record) for record in records] == ["well\n"] * 2
         assert [error.code for error in errors] == ["busy"] * 3
         assert printed(await bridge.run("print('again')")) == "again\n"
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_a_new_session_takes_a_container_that_waits_and_is_rebuilt_to_the_same(both, language):
+    first, names = {
+        "python": ("import random\nseen = [hash('x'), list(set('abcdefgh')), random.random()]", "seen, hash('x')"),
+        "javascript": ("const seen = [Math.random()]", "seen"),
+    }[language]
+    async with both.open(pooled=True, pool_min=1) as bridge:
+        await pooled(bridge)
+        figures = bridge.sandboxes.pool.figures
+        assert (await bridge.run(first, session="s", language=language)).status == "success"
+        assert (figures.hits, figures.waits, figures.misses) == (1, 0, 0)
+        shown = (await bridge.run(names, session="s", language=language)).value
+        bridge.end_sessions()
+        await pooled(bridge)
+        rebuilt = await bridge.run(names, session="s", language=language)
+        assert (rebuilt.value, rebuilt.session["rebuilt"]) == (shown, 2)
+        # Python's needs an interpreter with the seed that the session has.
+        assert figures.hits == (1 if language == "python" else 2)
+        assert figures.lost == 0

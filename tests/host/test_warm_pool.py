@@ -75,11 +75,12 @@ class Engine:
 
     def __init__(self, says=READY):
         self.says = says
-        self.containers = []
+        self.containers, self.hash_seeds = [], []
         self.error = None
 
-    async def start(self):
+    async def start(self, hash_seed):
         await anyio.lowlevel.checkpoint()
+        self.hash_seeds.append(hash_seed)
         if self.error is not None:
             raise self.error
         self.containers.append(container := Container())
@@ -126,12 +127,27 @@ async def test_a_container_is_sent_the_modules_waits_and_is_checked_out_once():
     assert (pool.figures.hits, pool.figures.misses, len(pool.figures.ages)) == (2, 0, 2)
 
 
+async def test_a_container_is_taken_by_its_hash_seed_where_it_waits():
+    async with running(engine := Engine(), floor=3, ceiling=3) as pool:
+        await until(lambda: pool.ready == 3)
+        first, second, third = engine.hash_seeds
+        assert pool.hash_seed == third
+        assert await pool.take(second ^ 1) is None
+        taken = await pool.take(second)
+        assert taken.process is engine.containers[1]
+        assert await pool.take(second) is None
+        engine.containers[0].is_gone = True
+        assert await pool.take(first) is None
+        await taken.process.aclose()
+    assert (pool.figures.hits, pool.figures.misses) == (1, 0)
+
+
 async def test_an_execution_wakes_one_container_once_that_may_be_checked_out_or_not():
     engine, pipes = Engine(says=None), []
     start = engine.start
 
-    async def with_a_pipe():
-        container = await start()
+    async def with_a_pipe(hash_seed):
+        container = await start(hash_seed)
         reading, writing = os.pipe()
         container.stdin = PipeWriter(writing)
         pipes.append(reading)

@@ -22,9 +22,9 @@ _DOC = 140
 _PARAM_DOC = 80
 # The parameters of a signature together: required ones are shown in any case.
 _PARAMS = 250
-# A rendering. Where a signature takes most of it, descriptions are shorter: of the tool and of required parameters so
-# much is shown in any case.
-_RENDERED = 450
+# A rendering. Where a signature takes most of it, descriptions are shorter: of the tool so much is shown in any case,
+# and of a required parameter while there is room for it.
+_RENDERED = 460
 _LEAST_DOC = 80
 _LEAST_PARAM_DOC = 40
 _DEFAULT = 40
@@ -102,6 +102,7 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
         text = _param_doc(param, _PARAM_DOC)
         if len(text) > room:
             text = _param_doc(param, _LEAST_PARAM_DOC) if param.required else ""
+            text = text if len(text) <= room else ""
         room -= len(text)
         if text:
             lines.append(text)

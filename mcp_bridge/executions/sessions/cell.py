@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 SEED_BYTES = 32
 
+HASH_SEED_DIGITS = 8
+"""Hexadecimal digits at a seed's begin that are the hash seed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -63,7 +66,11 @@ class Cell:
     @property
     def hash_seed(self) -> int:
         """What the hashes of texts come from (PYTHONHASHSEED)."""
-        return int(self.seed[:8], 16)
+        return int(self.seed[:HASH_SEED_DIGITS], 16)
+
+    def with_hash_seed(self, hash_seed: int) -> Cell:
+        """A first cell with the hash seed of a container that waits for one."""
+        return replace(self, seed=f"{hash_seed:0{HASH_SEED_DIGITS}x}{self.seed[HASH_SEED_DIGITS:]}")
 
     def to_bundle(self) -> dict[str, Any]:
         """Its fields, as `of` reads them."""

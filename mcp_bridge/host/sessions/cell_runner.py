@@ -192,7 +192,8 @@ class CellRunner:
         host, script, job = self._host, active.script, active.job
         limit = host.limits_of(job)
         first = host.start_line(active)
-        hash_seed = None if job.cell is None else job.cell.hash_seed
+        # Node's texts have none.
+        hash_seed = None if job.cell is None or job.language != "python" else job.cell.hash_seed
         made: list[tuple[SessionSandbox, SandboxRun]] = []
 
         def make_run(process: SandboxProcess, data: bytes, limits: RunLimits) -> tuple[SandboxRun, Requests]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -85,6 +86,10 @@ class LiveSessions:
     def idle(self) -> list[SessionKey]:
         """The sessions that have an idle sandbox."""
         return list(self._idle)
+
+    def has(self, name: object) -> bool:
+        """Whether anybody's session of a name has a sandbox, or a cell that runs or waits for its turn."""
+        return any(key.name == name for key in chain(self._idle, self._queues))
 
     def is_running(self, key: SessionKey) -> bool:
         """Whether a cell of a session runs, or waits for its turn."""
