@@ -255,7 +255,8 @@ class Scripts:
                     )
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
-            self._waiting_code.pop(names[0], None)
+            if waiting is None:
+                self._waiting_code.pop(names[0], None)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests, unless)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
@@ -270,6 +271,7 @@ class Scripts:
                     " the same code is run anew from now on"
                 )
         if key is None and record.status in UNFINISHED:
+            self._waiting_code.pop(names[0], None)
             self._waiting_code[names[0]] = None
             if len(self._waiting_code) > MAX_WAITING_CODE:
                 del self._waiting_code[next(iter(self._waiting_code))]
