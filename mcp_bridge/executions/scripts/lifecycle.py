@@ -571,11 +571,18 @@ class Scripts:
             head: As `resume_from_record`.
         """
         if last:
-            return last in {cell.previous, head}
+            return last in {cell.previous, head} or await self._was_refused_there(last, cell)
         before = await self._store.execution(cell.previous, self._principal) if cell.previous else None
         origin = None if before is None else Cell.of(before)
         # There is none yet: it would be a first cell, or a fork.
         return not cell.previous or (origin is not None and origin.session != cell.session)
+
+    async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
+        """Whether an execution was refused at a cell's place before it has done anything: the next one has the place."""
+        stored = await self._store.execution(execution, self._principal)
+        if stored is None or stored.status != "refused" or _previous(stored) != cell.previous:
+            return False
+        return not CallHistory(await self.lifecycle.recorder.read(execution)).calls
 
     async def _move(self, cell: Cell, last: str, execution: str) -> None:
         """Make a cell that was run dry its session's last one.
@@ -596,12 +603,7 @@ class Scripts:
         cell = None if known is None else Cell.of(known)
         if known is None or cell is None or not waits_for_plan(known.record or {}):
             return True
-        last = await self._last(cell)
-        stored = await self._store.execution(last, self._principal) if last else None
-        if stored is not None and stored.status == "refused" and _previous(stored) == cell.previous:
-            # The next cell may have the place of one that has done nothing.
-            return False
-        if await self._goes_on(cell, last, None):
+        if await self._goes_on(cell, await self._last(cell), None):
             return False
         await self._withdraw_plan(known, GONE_ON)
         return True

@@ -8,6 +8,7 @@ from execution_fixtures import printed
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import page_data
 
@@ -367,6 +368,10 @@ async def test_a_session_that_can_not_be_copied_is_told_and_goes_on(shop):
         assert caught.value.code == "session_not_rebuilt"
         assert "without dry_run" in caught.value.hint
         assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
+        bridge.end_sessions()
+        with pytest.raises(BridgeError, match="run dry in a copy of its session") as caught:
+            await bridge.run(CELL["python"], session="s", dry_run=True)
+        assert "without dry_run" not in caught.value.hint
 
 
 async def test_a_cell_is_not_run_dry_while_another_waits(shop):
@@ -431,6 +436,24 @@ async def test_a_list_ends_when_its_session_goes_on_and_not_before(shop):
         await decided_on(bridge, asked)
         assert (await bridge.resume_execution(other.execution))["status"] == "success"
         assert await open_plans(bridge) == []
+
+
+async def test_a_list_is_made_in_the_place_of_a_cell_that_was_refused(shop, monkeypatch):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge)
+
+        async def refused(*_):
+            raise BridgeError("sandbox_start_failed", "There is no place.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Bridge, "_sandboxed", refused)
+            with pytest.raises(BridgeError, match="There is no place"):
+                await bridge.run("n = 10", session="s")
+        made = await bridge.run(CELL["python"], session="s")
+        assert (made.execution, made.status, shop.writes) == (dry.execution, "success", WRITES)
+        assert made.session == {"name": "s", "cell": 2}
 
 
 async def decided_on(bridge, asked):
