@@ -578,7 +578,7 @@ class Scripts:
         return not cell.previous or (origin is not None and origin.session != cell.session)
 
     async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
-        """Whether an execution was refused at a cell's place before it has done anything: the next one has the place."""
+        """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""
         stored = await self._store.execution(execution, self._principal)
         if stored is None or stored.status != "refused" or _previous(stored) != cell.previous:
             return False
