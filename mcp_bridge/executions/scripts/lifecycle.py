@@ -252,11 +252,9 @@ class Scripts:
                 unless = KeyTexts(names, job.client.starter)
             else:
                 is_meant = functools.partial(self._is_of_session, job)
-                for macs in asked:
-                    alike = names_of_code(macs[0], self._runner.servers(job), job.files)
-                    waiting = waiting or await suspended_run_of_code(
-                        self._store, self._principal, job.client.starter, alike, is_meant
-                    )
+                servers = self._runner.servers(job)
+                alike = [name for macs in asked for name in names_of_code(macs[0], servers, job.files)]
+                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, alike, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
             self._waiting_code.pop(names[0], None)
