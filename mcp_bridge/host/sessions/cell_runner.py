@@ -146,10 +146,9 @@ class CellRunner:
         except BridgeError as exc:
             if exc.code not in {"session_lost", "session_not_rebuilt"}:
                 raise
-            hint = "The session is as it was: without dry_run the cell runs in it, each write decided by itself."
-            if self._live.head(SessionKey(self._principal, cell.session)) != cell.previous:
-                # Nor would it run in the session.
-                hint = exc.hint
+            hint = exc.hint
+            if self._live.head(SessionKey(self._principal, cell.session)) == cell.previous:
+                hint = "The session is as it was: without dry_run the cell runs in it, each write decided by itself."
             raise BridgeError(
                 exc.code,
                 f"A cell is run dry in a copy of its session, for which the cells before run again. {exc.message}",
