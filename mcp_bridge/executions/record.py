@@ -129,12 +129,14 @@ class CellFields(TypedDict):
         rebuilt: How many earlier cells were run again from their records before this one.
         interrupted: Whether the cell was interrupted when its time was up, and the session went on: what it had done by
             then can't be done again.
+        dry_run: Whether it was run dry, in a copy of the session: the session has no such cell.
     """
 
     name: str
     cell: int
     rebuilt: NotRequired[int]
     interrupted: NotRequired[bool]
+    dry_run: NotRequired[bool]
 
 
 GIVEN_BEFORE = (

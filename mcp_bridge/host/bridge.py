@@ -599,11 +599,9 @@ class Bridge:
             raise
         if job.dry_run:
             if record.waiting:
-                live.plans.setdefault(name, set()).add(record.execution)
+                live.keep_plan(name, record.execution)
             return record
-        if not (record.given_before or record.planned):
-            # Else the session is where it was.
-            await self._withdraw_plans(name, record.execution)
+        await self._withdraw_plans(name)
         if record.status != "success":
             await self._end_unless_kept(name)
         return record
@@ -616,15 +614,17 @@ class Bridge:
             return turn
         return turn._replace(cell=turn.cell.with_hash_seed(ready))
 
-    async def _withdraw_plans(self, name: SessionKey, now: str = "") -> None:
-        """End what waits after dry runs of cells that can't be the session's next one any more.
-
-        Args:
-            name: The session.
-            now: The execution that was its next one; empty if the session has ended.
-        """
-        for execution in self._shared.live_sessions.plans.pop(name, set()) - {now}:
-            await self.scripts.withdraw_plan(execution, "its session has gone on without it, or has ended")
+    async def _withdraw_plans(self, name: SessionKey) -> None:
+        """End what waits after dry runs of cells that can't be a session's next one any more."""
+        plans = self._shared.live_sessions.plans
+        waiting = plans.get(name, set())
+        # What was done has an answer, whatever becomes of these.
+        with suppress(BridgeError):
+            for execution in list(waiting):
+                if await self.scripts.withdraw_plan_if_left_behind(execution):
+                    waiting.discard(execution)
+        if name in plans and not waiting:
+            del plans[name]
 
     async def _end_unless_kept(self, name: SessionKey) -> None:
         """End a session's sandbox if by the record its last cell has left nothing, or waits: it runs again then."""
@@ -654,6 +654,7 @@ class Bridge:
                 yield
             finally:
                 await self._end_unless_kept(name)
+            await self._withdraw_plans(name)
 
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
@@ -688,8 +689,9 @@ class Bridge:
         """
         name = SessionKey(self.principal.name, session)
         self._shared.live_sessions.drop(name)
+        has_ended = await (self.sessions.end(session) if cell is None else self.sessions.end_own(cell))
         await self._withdraw_plans(name)
-        return await (self.sessions.end(session) if cell is None else self.sessions.end_own(cell))
+        return has_ended
 
     def gate(
         self,

@@ -96,6 +96,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GONE_ON = "its session has gone on without it, or has ended"
+"""Why a cell that was run dry is cancelled."""
+
 MAX_WAITING_CODE = 1000
 """Code of which it is remembered that a run of it waits."""
 
@@ -219,8 +222,9 @@ class Scripts:
         """As `run`.
 
         A run of the same code that waits is looked for in the transaction of the start: nobody waits for an answer, and
-        the script that was begun in a sandbox by then has had no effect. It is looked for before where that sandbox
-        would be a session's own, and where there is probably one, so that asking again and again takes no sandboxes.
+        the script that was begun in a sandbox by then has had no effect. It is looked for before where there is
+        probably one, so that asking again and again takes no sandboxes; and in a session where one may wait, since it
+        would cost the session's own. Where none does as far as is known, another bridge may have run the next cell dry.
 
         Args:
             job: The script.
@@ -244,15 +248,13 @@ class Scripts:
             names = names_of_code(requests[0], self._runner.servers(job), job.files)
             if job.dry_run:
                 await self._withdraw_plans(job, names)
-            elif job.cell is None and not is_looked_for and names[0] not in self._waiting_code:
+            elif (job.cell is None or job.none_waits) and not is_looked_for and names[0] not in self._waiting_code:
                 unless = KeyTexts(names, job.client.starter)
-            elif not job.none_waits:
+            else:
                 is_meant = functools.partial(self._is_of_session, job)
-                for macs in asked:
-                    alike = names_of_code(macs[0], self._runner.servers(job), job.files)
-                    waiting = waiting or await suspended_run_of_code(
-                        self._store, self._principal, job.client.starter, alike, is_meant
-                    )
+                servers = self._runner.servers(job)
+                alike = [name for macs in asked for name in names_of_code(macs[0], servers, job.files)]
+                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, alike, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
             if waiting is None:
@@ -428,10 +430,11 @@ class Scripts:
         last = "" if job.cell is None else await self._last(job.cell)
         # One that was only run dry so far isn't in its session.
         is_in = job.cell is None or last == known.id
-        if job.cell is not None and not is_in and not (job.dry_run and await self._goes_on(job.cell, last, head)):
-            # The session may have ended while it ran.
-            await cancel_waiting_cell(self.lifecycle, known)
-            raise not_suspended(known.id, f"its session {job.cell.session!r} has ended, or has gone on without it")
+        if job.cell is not None and not is_in:
+            is_new = job.dry_run and not await self._has_made_calls(known.id)
+            if not (is_new and await self._goes_on(job.cell, last, head)):
+                # The session may have ended while it ran.
+                raise await self._left_behind(job.cell, known, is_new=is_new)
         if not await self.lifecycle.take(known):
             return None
         try:
@@ -460,10 +463,34 @@ class Scripts:
             record = ExecutionRecord(known.id)
             suspend(record, doubtful, _still_waiting(known.record, script.history), if_generated(known.key))
             await self._suspended(record, script)
-        except BaseException:
+        except BaseException as exc:
             await self._interrupt(known.id, known.record)
+            if isinstance(exc, SessionMovedError) and job.cell is not None:
+                interrupted = await self._store.execution(known.id)
+                raise await self._left_behind(job.cell, interrupted or known, is_new=True) from None
             raise
         return record
+
+    async def _has_made_calls(self, execution: str) -> bool:
+        """Whether an execution that began with a dry run has asked for anything since."""
+        past = CallHistory(await self.lifecycle.recorder.read(execution))
+        return past.after_dry_run and bool(past.calls)
+
+    async def _left_behind(self, cell: Cell, known: StoredExecution, *, is_new: bool) -> BridgeError:
+        """End a cell whose session is elsewhere; the error that says so.
+
+        Args:
+            cell: The cell.
+            known: Its execution, as it was read.
+            is_new: Whether it was only run dry: nothing of it can be in doubt.
+        """
+        if is_new:
+            # Somebody may have done so just now.
+            with contextlib.suppress(BridgeError):
+                await cancel_script(self.lifecycle, known, GONE_ON)
+        else:
+            await cancel_waiting_cell(self.lifecycle, known)
+        return not_suspended(known.id, f"its session {cell.session!r} has ended, or has gone on without it")
 
     async def _take_plan(self, execution: str, gate: Gate, history: Sequence[Recorded]) -> bool:
         """Have what is left of an execution's plan be made without another question, if a person has approved it.
@@ -544,11 +571,18 @@ class Scripts:
             head: As `resume_from_record`.
         """
         if last:
-            return last in {cell.previous, head}
+            return last in {cell.previous, head} or await self._was_refused_there(last, cell)
         before = await self._store.execution(cell.previous, self._principal) if cell.previous else None
         origin = None if before is None else Cell.of(before)
         # There is none yet: it would be a first cell, or a fork.
         return not cell.previous or (origin is not None and origin.session != cell.session)
+
+    async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
+        """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""
+        stored = await self._store.execution(execution, self._principal)
+        if stored is None or stored.status != "refused" or _previous(stored) != cell.previous:
+            return False
+        return not CallHistory(await self.lifecycle.recorder.read(execution)).calls
 
     async def _move(self, cell: Cell, last: str, execution: str) -> None:
         """Make a cell that was run dry its session's last one.
@@ -559,11 +593,20 @@ class Scripts:
         if self._heads is None or not await self._heads.begin_move(self._principal, cell.session, last, execution)():
             raise SessionMovedError(cell.session)
 
-    async def withdraw_plan(self, execution: str, why: str) -> None:
-        """End what waits after a dry run, if it still does."""
+    async def withdraw_plan_if_left_behind(self, execution: str) -> bool:
+        """End what waits after the dry run of a cell, if that can't be its session's next one any more.
+
+        Returns:
+            Whether it can't be, or waits no more.
+        """
         known = await self._store.execution(execution, self._principal)
-        if known is not None:
-            await self._withdraw_plan(known, why)
+        cell = None if known is None else Cell.of(known)
+        if known is None or cell is None or not waits_for_plan(known.record or {}):
+            return True
+        if await self._goes_on(cell, await self._last(cell), None):
+            return False
+        await self._withdraw_plan(known, GONE_ON)
+        return True
 
     async def _withdraw_plan(self, known: StoredExecution, why: str) -> None:
         if effective_status(known) == "suspended" and waits_for_plan(known.record or {}):
@@ -599,8 +642,11 @@ class Scripts:
             execution = active.script.execution
             if isinstance(exc, anyio.get_cancelled_exc_class()) and await self._is_left_waiting(active):
                 raise
-            if isinstance(exc, SessionMovedError):
-                # It never began. It has a place no more, so its key is for the cell that takes the next one.
+            script = active.script
+            if isinstance(exc, SessionMovedError) or (
+                script.is_dry and isinstance(exc, BridgeError) and not script.history.calls
+            ):
+                # It never began, and it has a place no more or was only to be looked at: its key is for what follows.
                 await self._refuse(execution, exc)
                 await self._release_key(execution)
             # A generated key counts once it is written down.
@@ -835,6 +881,10 @@ class _Request(NamedTuple):
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
         if self.job.dry_run and await self.scripts.is_past_dry_run(known):
             return _stored_record(known)
+        blocked = self.job.blocked
+        if blocked is not None and blocked.code == "too_many_sessions" and known.bundle.get("dry_run"):
+            # It would begin one.
+            raise blocked
         head = None if self.job.cell is None or self.job.cell.previous != _previous(known) else self.job.head
         return await self.scripts.resume_from_record(known, self.job.client, head)
 

@@ -113,11 +113,13 @@ class Rebuilt(NamedTuple, Generic[S]):
         sandbox: The sandbox; None if no cell has left anything.
         cells: The cells that have run again.
         seconds: How long that took.
+        as_written: Of a copy for a dry run: the executions of cells that have run without looks at values.
     """
 
     sandbox: S | None
     cells: list[StoredExecution]
     seconds: float
+    as_written: frozenset[str] = frozenset()
 
 
 class RunIn(Protocol[S]):
@@ -162,33 +164,83 @@ class Rebuilding(Generic[S]):
         if cells and not limits.rebuild:
             raise BridgeError(
                 "session_not_rebuilt",
-                f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
+                "Sessions aren't rebuilt here."
+                if active.script.is_dry
+                else f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
                 hint="The operator can set rebuild in [sessions]. To begin anew: await runtime.end_session(name).",
             )
         sandbox: S | None = None
+        as_written = frozenset[str]()
+        with anyio.move_on_after(limits.rebuild_seconds) as scope:
+            if active.script.is_dry:
+                sandbox, as_written = await self._copy(active, cell, cells)
+            else:
+                sandbox = await self._run_all(active, cell, cells)
+        if scope.cancelled_caught:
+            raise BridgeError(
+                "session_not_rebuilt",
+                f"To run the cells of the session {cell.session!r} again takes more than"
+                f" {limits.rebuild_seconds:g} s, the limit.",
+                hint="The operator can raise rebuild_seconds in [sessions]. Or fork it at an earlier cell.",
+            )
+        if cells:
+            logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
+        return Rebuilt(sandbox, cells, time.monotonic() - began, as_written)
+
+    async def _copy(
+        self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution]
+    ) -> tuple[S | None, frozenset[str]]:
+        """Run cells again for a dry run, which may call what they define: they look at values as its own code does.
+
+        A cell whose output or error shows its own text, or a column of it, does something else then. It runs as it was
+        written; and if that isn't enough, all of them do.
+
+        Args:
+            active: The cell that is about to begin.
+            cell: Its place.
+            cells: The cells.
+
+        Returns:
+            The sandbox, and the executions of those that have run as they were written.
+        """
+        as_written = frozenset[str]()
+        everything = frozenset(stored.id for stored in cells)
+        while True:
+            try:
+                return await self._run_all(active, cell, cells, everything - as_written), as_written
+            except BridgeError as exc:
+                # With both sides: it hasn't done the same.
+                if "what" not in exc.details or as_written == everything:
+                    raise
+                as_written = everything if as_written else frozenset({str(exc.details["execution"])})
+
+    async def _run_all(
+        self,
+        active: ActiveScript,
+        cell: Cell,
+        cells: Sequence[StoredExecution],
+        looking: frozenset[str] = frozenset(),
+    ) -> S | None:
+        """Run cells against their records; returns their sandbox, None without any.
+
+        Args:
+            active: The cell that is about to begin.
+            cell: Its place.
+            cells: The cells.
+            looking: The executions of those that look at values as the code of a dry run does.
+        """
+        sandbox: S | None = None
         done = False
         try:
-            with anyio.move_on_after(limits.rebuild_seconds) as scope:
-                for number, stored in enumerate(cells, start=1):
-                    if active.job.client.notify is not None:
-                        active.job.client.notify(
-                            f"rebuilding the session {cell.session}: cell {number} of {len(cells)}"
-                        )
-                    sandbox = await self._run_again(sandbox, stored, is_dry=active.script.is_dry)
-            if scope.cancelled_caught:
-                raise BridgeError(
-                    "session_not_rebuilt",
-                    f"To run the cells of the session {cell.session!r} again takes more than"
-                    f" {limits.rebuild_seconds:g} s, the limit.",
-                    hint="The operator can raise rebuild_seconds in [sessions]. Or fork it at an earlier cell.",
-                )
+            for number, stored in enumerate(cells, start=1):
+                if active.job.client.notify is not None:
+                    active.job.client.notify(f"rebuilding the session {cell.session}: cell {number} of {len(cells)}")
+                sandbox = await self._run_again(sandbox, stored, is_dry=stored.id in looking)
             done = True
         finally:
             if not done and sandbox is not None:
                 sandbox.end()
-        if cells:
-            logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
-        return Rebuilt(sandbox, cells, time.monotonic() - began)
+        return sandbox
 
     async def _run_again(self, sandbox: S | None, stored: StoredExecution, *, is_dry: bool) -> S:
         """Run a cell against its record; returns its sandbox.
@@ -196,7 +248,7 @@ class Rebuilding(Generic[S]):
         Args:
             sandbox: The sandbox of the cells before; None for the first one.
             stored: The cell's execution.
-            is_dry: Whether a dry run follows, which may call what the cell defines.
+            is_dry: Whether it looks at values: a dry run follows, which may call what the cell defines.
 
         Raises:
             BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: a limit has

@@ -29,6 +29,8 @@ const waits = require('./waits');
 const SAFE_VALUE_CHARS = 1_000_000;
 // A cell may replace it.
 const { stringify } = JSON;
+// In a dry run it looks at what it is given.
+const { has } = Map.prototype;
 const LOADING = { importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER };
 
 // Interrupts the main thread, wherever it is, for each byte on descriptor 6; one on 7 says that it was.
@@ -123,7 +125,6 @@ class Session {
     this.#modules.offer('');
     this.#give({ require: nodeModule.createRequire(SCRIPT) });
     this.#prepareNode();
-    if (first.is_dry) planned.prepare((error) => this.#fail(error));
     lines.follow();
     this.#followTimers();
     new Worker(INTERRUPTER, { eval: true, stdin: false }).unref();
@@ -223,6 +224,7 @@ class Session {
     this.#display.begin();
     this.#offer(start.servers);
     this.#servers.code = start.code;
+    if (start.is_dry) planned.prepare((error) => this.#fail(error));
     Object.assign(source, { name: `cell-${start.cell}`, added: [] });
     const { cell } = start;
     this.#context.run(cell, () => lines.apart(() => this.#begin(cell).catch((error) => {
@@ -259,7 +261,7 @@ class Session {
       },
       value: (value) => {
         // A timer shows when it was started, which is never the same again, and tells nobody anything.
-        this.#value = this.#timers.has(value) ? undefined : value;
+        this.#value = has.call(this.#timers, value) ? undefined : value;
       },
       import: (name, options) => this.#imported(`${name}`, options),
       meta: {

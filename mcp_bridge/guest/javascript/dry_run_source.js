@@ -30,13 +30,13 @@ const CONSTANT = new Set(['Literal', 'TemplateLiteral', 'PrivateIdentifier', 'Fu
 
 const ASSIGNING = new Set(['||=', '&&=']);
 
-// What comes before a value, and what after it.
+// What comes before a value, and what after it. It begins with a space: `in[1]` has none after its word.
 function around(node, one) {
   // A name that nobody has declared has a type, too.
   if (node.operator === 'typeof' && one.type === 'Identifier') {
-    return [`(typeof ${one.name} === 'undefined' ? void 0 : ${NEED}((`, ')))'];
+    return [` (typeof ${one.name} === 'undefined' ? void 0 : ${NEED}((`, ')))'];
   }
-  return [`${NEED}((`, '))'];
+  return [` ${NEED}((`, '))'];
 }
 
 // What is put into the text, as `{at, line, column, text}`.
@@ -52,7 +52,7 @@ function needs(tree) {
     }
     // What is assigned to can't be wrapped: a variable is looked at before.
     if (ASSIGNING.has(node.operator) && node.left.type === 'Identifier') {
-      found.push({ at: node.start, ...node.loc.start, text: `${NEED}.after(${NEED}(${node.left.name}), ` });
+      found.push({ at: node.start, ...node.loc.start, text: ` ${NEED}.after(${NEED}(${node.left.name}), ` });
       found.push({ at: node.end, ...node.loc.end, text: ')' });
     }
     for (const value of Object.values(node)) {
@@ -62,4 +62,10 @@ function needs(tree) {
   return found;
 }
 
-module.exports = { NEED, needs };
+// What a look leaves in an error's text, where V8 names the expression that has failed.
+const LOOKED = new RegExp(`${NEED}(?:\\(\\.\\.\\.\\))?`, 'g');
+
+// An error's text without the looks: what was looked at isn't in it.
+const withoutLooks = (text) => text.replace(LOOKED, '…');
+
+module.exports = { NEED, needs, withoutLooks };

@@ -1,6 +1,7 @@
 'use strict';
 // How a script failed, in the terms of its own text: type, message, line, and a traceback without our frames.
 const util = require('node:util');
+const { withoutLooks } = require('./dry_run_source');
 
 const SCRIPT = 'file:///workspace/script.js';
 const MAX_MESSAGE = 20_000;
@@ -87,13 +88,13 @@ function traced(error) {
 
 function describe(error, advice) {
   const type = typeOf(error);
-  let message = error instanceof Error ? `${error.message}` : inspect(error);
+  let message = error instanceof Error ? withoutLooks(`${error.message}`) : inspect(error);
   const stack = error instanceof Error ? error.stack : undefined;
   // An error may say where it is itself.
   const place = placeIn(stack);
   const line = error?.line ?? (place === null ? lineOfImport(message) : place.line);
   const at = place?.at ?? null;
-  let traceback = traced(error);
+  let traceback = withoutLooks(traced(error));
   // Node's own report of a syntax error begins with it.
   if (line !== null && !/^(?:script|cell-\d+)\.js:/.test(traceback)) traceback = excerpt(line, error?.column ?? at) + traceback;
   if (advice !== null) {

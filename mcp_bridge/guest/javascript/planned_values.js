@@ -114,8 +114,12 @@ function guard() {
   Boolean.prototype.constructor = globalThis.Boolean;
 }
 
+let isPrepared = false;
+
 // Have a result that isn't there, and is needed, end the script: `end` is given the error.
 function prepare(end) {
+  if (isPrepared) return;
+  isPrepared = true;
   endScript = end;
   guard();
   Object.defineProperty(globalThis, NEED, { value: need });

@@ -115,7 +115,8 @@ class CellRunner:
             gone = _OVERSPENT if is_overspent else "its sandbox was gone"
             self._tell(rebuilt, cell, gone, fields, record)
         elif is_dry:
-            record.notices.append(_in_copy(rebuilt, cell))
+            fields["dry_run"] = True
+            record.notices += _in_copy(rebuilt, cell)
         is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
         if is_whole and is_live and active.script.course.divergence is None:
             if record.status == "timeout":
@@ -145,10 +146,13 @@ class CellRunner:
         except BridgeError as exc:
             if exc.code not in {"session_lost", "session_not_rebuilt"}:
                 raise
+            hint = exc.hint
+            if self._live.head(SessionKey(self._principal, cell.session)) == cell.previous:
+                hint = "The session is as it was: without dry_run the cell runs in it, each write decided by itself."
             raise BridgeError(
                 exc.code,
                 f"A cell is run dry in a copy of its session, for which the cells before run again. {exc.message}",
-                hint="The session is as it was: without dry_run the cell runs in it, each write decided by itself.",
+                hint=hint,
                 **exc.details,
             ) from exc
 
@@ -225,12 +229,20 @@ class CellRunner:
         return sandbox, run, Ran(requests, record)
 
 
-def _in_copy(copied: Rebuilt[SessionSandbox], cell: Cell) -> str:
+def _in_copy(copied: Rebuilt[SessionSandbox], cell: Cell) -> list[str]:
     """What is told of a dry run."""
     if not copied.cells:
-        return f"dry run: nothing of it is left in the session {cell.session!r}"
+        return [f"dry run: nothing of it is left in the session {cell.session!r}"]
     times = "1 cell was" if len(copied.cells) == 1 else f"{len(copied.cells)} cells were"
-    return (
+    told = (
         f"dry run: it was in a copy of the session {cell.session!r}, for which {times} run again from the record in"
         f" {copied.seconds:.2f} s; the session is as it was"
     )
+    if not copied.as_written:
+        return [told]
+    which = "it has" if len(copied.as_written) == 1 else "the cells before have"
+    unnoticed = (
+        f"dry run: a cell before shows its own text, or a place in it, so what {which} defined doesn't notice a result"
+        " that isn't there"
+    )
+    return [told, unnoticed]

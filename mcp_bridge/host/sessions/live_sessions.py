@@ -35,6 +35,11 @@ WATCH_SECONDS = 2.0
 """Interval for checking whether another process has ended a session that is idle here."""
 
 
+MAX_PLANS = 1000
+"""Most sessions of which it is remembered that a dry run of theirs waits; the list of another is refused when it is
+made, if the session has gone on."""
+
+
 class SessionKey(NamedTuple):
     """Whose session it is, and its name."""
 
@@ -160,6 +165,12 @@ class LiveSessions:
         """The last cell whose names a session's idle sandbox has; empty where there is none."""
         sandbox = self._idle.get(key)
         return "" if sandbox is None else sandbox.head
+
+    def keep_plan(self, key: SessionKey, execution: str) -> None:
+        """Remember an execution that waits after a dry run of a session's next cell."""
+        self.plans.setdefault(key, set()).add(execution)
+        if len(self.plans) > MAX_PLANS:
+            del self.plans[next(iter(self.plans))]
 
     def put(self, key: SessionKey, sandbox: SessionSandbox) -> None:
         """Keep a sandbox for the session's next cell."""

@@ -102,6 +102,8 @@ def session(row: StoredExecution, before: Sequence[StoredExecution]) -> dict[str
         "cell": place.number,
         "rebuilt": of_record.get("rebuilt", 0),
         "interrupted": bool(of_record.get("interrupted")),
+        # What is left of one that was interrupted since is from before it took its place.
+        "dry_run": bool(of_record.get("dry_run")) and effective_status(row) != "interrupted",
         "before": [_cell(each) for each in reversed(before)],
     }
 

@@ -1,12 +1,16 @@
 """A session's cell that is run dry: in a copy of the session, which stays as it is until the cell is run."""
 
+import anyio
 import pytest
-from dry_run_fixtures import ALLOWS, ASKS, decided, either, shop  # noqa: F401  (fixtures)
+from dry_run_fixtures import ALLOWS, ASKS, TOOLS, Shop, decided, either, shop  # noqa: F401  (fixtures)
 from execution_fixtures import printed
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import approval_requests
+from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.sandbox.session_limits import SessionSettings
+from mcp_bridge.server.ui import page_data
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.xdist_group("sessions")]
 
@@ -126,6 +130,74 @@ async def test_what_earlier_cells_define_notices_a_result_that_is_not_there(eith
         assert [row["arguments"] for row in dry.planned] == [{"what": 1}]
         assert "The dry run ended there: PlannedValueError: <result of call 1>" in dry.error["message"]
         assert dry.stdout == b""
+
+
+@pytest.fixture
+def in_node(tmp_path, both):
+    made = Shop(tmp_path, both, "javascript")
+    made.list(TOOLS)
+    return made
+
+
+SOURCES = [
+    "(q)in[1,2]",
+    "[...(function*() { yield[q]===q; return`${q}`=='1' })()]",
+    "let done; (done)||=q; switch(q){case[1].length:done += 1} typeof{done}+typeof nobody",
+    "for (var {at = !q} of [{}, { at: 1 }]) if (at === 1) console.log(at in [0, 1])",
+    "class Kept extends(q ? Array : Object) { static [typeof q] = !q }\nKept.number",
+    "export default q\n  === 1",
+    "if (q) {\n  [0]\n    .find(q)\n}",
+    "q\n  ? null.x\n  : 1",
+]
+"""Cells without calls, after `let q = 1`."""
+
+
+async def test_what_is_put_into_the_text_of_a_dry_cell_changes_nothing_of_it(in_node):
+    async with in_node.open(ALLOWS) as bridge:
+        await bridge.run("let q = 1", session="s", language="javascript")
+        for code in SOURCES:
+            dry = await bridge.run(code, session="s", language="javascript", dry_run=True)
+            made = await bridge.run(code, session="s", language="javascript")
+            for one in (dry, made):
+                one.error = one.error and (one.error["type"], one.error["line"], one.error["message"])
+            assert (dry.status, dry.stdout, dry.value, dry.error) == (
+                made.status, made.stdout, made.value, made.error,
+            ), code  # fmt: skip
+
+
+async def test_the_value_of_a_dry_cell_may_be_a_result_that_is_not_there(either):
+    shop = either
+    name = {"python": "from mcp.servers import shop\n", "javascript": "import { shop } from 'mcp/servers';\n"}
+    put = {"python": "await shop.put(what=1)", "javascript": "await shop.put({ what: 1 })"}
+    async with shop.open(ALLOWS) as bridge:
+        dry = await bridge.run(
+            name[shop.language] + put[shop.language], session="s", language=shop.language, dry_run=True
+        )
+        assert (dry.value, dry.error["message"].splitlines()[1:]) == ("<result of call 1>", ['1. shop.put {"what": 1}'])
+
+
+@pytest.mark.parametrize(
+    ("code", "notices"),
+    [
+        ("let n = 1; try { if (n === 1) null.x } catch (error) { console.error(error) }", True),
+        ("const rows = [{}]; let at = 0; rows[at].name()", True),
+        # What a dry run puts in the place of Node's own is there from the first cell on that looks at values.
+        ("console.log(String([].filter))", False),
+    ],
+)
+async def test_a_cell_that_shows_its_own_text_can_be_copied(in_node, code, notices):
+    async with in_node.open(ALLOWS) as bridge:
+        await in_node.run(bridge, BEFORE, session="s")
+        await bridge.run(f"{{{code}}}", session="s", language="javascript")
+        again = "const made = await shop.put({ what: 1 }); isThere(made); 'went on'"
+        dry = await bridge.run(again, session="s", language="javascript", dry_run=True)
+        assert [row["arguments"] for row in dry.planned] == [{"what": 1}], dry.error
+        assert any("a cell before shows its own text" in notice for notice in dry.notices)
+        # That cell alone doesn't notice.
+        assert ("PlannedValueError" in dry.error["message"]) == notices
+        failed = await bridge.run("const all = [{}]; let i = 0; all[i].name()", language="javascript", dry_run=True)
+        assert failed.error["message"] == "all[…].name is not a function"
+        assert "__mcp_need__" not in failed.error["traceback"]
 
 
 FIRST = {
@@ -296,6 +368,10 @@ async def test_a_session_that_can_not_be_copied_is_told_and_goes_on(shop):
         assert caught.value.code == "session_not_rebuilt"
         assert "without dry_run" in caught.value.hint
         assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
+        bridge.end_sessions()
+        with pytest.raises(BridgeError, match="run dry in a copy of its session") as caught:
+            await bridge.run(CELL["python"], session="s", dry_run=True)
+        assert "without dry_run" not in caught.value.hint
 
 
 async def test_a_cell_is_not_run_dry_while_another_waits(shop):
@@ -312,3 +388,131 @@ async def test_no_container_is_left_of_a_copy(shop, sandboxes):
         await bridge.run(CELL["python"], session="s", dry_run=True)
         await bridge.run("import os; os._exit(3)", session="s", dry_run=True)
         assert printed(await bridge.run(NAMES["python"], session="s")) == "1 a kept\n"
+
+
+async def test_a_dry_cell_that_can_not_be_copied_leaves_its_key_to_the_run(shop):
+    async with shop.open(ALLOWS, sessions=SessionSettings(rebuild=False)) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        with pytest.raises(BridgeError, match="Sessions aren't rebuilt here"):
+            await bridge.run(CELL["python"], session="s", dry_run=True, key="k")
+        made = await bridge.run(CELL["python"], session="s", key="k")
+        assert (made.status, shop.writes) == ("success", WRITES)
+
+
+async def test_lists_of_first_cells_make_no_more_sessions_than_there_may_be(shop):
+    async with shop.open(ALLOWS, sessions=SessionSettings(max_sessions=1)) as bridge:
+        for name in "ab":
+            await bridge.run(FIRST["python"], session=name, dry_run=True)
+        await bridge.run(FIRST["python"], session="a")
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run(FIRST["python"], session="b")
+        assert caught.value.code == "too_many_sessions"
+        await bridge.end_session("a")
+        assert (await bridge.run(FIRST["python"], session="b")).status == "success"
+
+
+async def test_a_list_is_made_by_another_bridge_that_has_the_sessions_sandbox(shop, tmp_path):
+    state = tmp_path / "state"
+    async with shop.open(ALLOWS, state_dir=state) as other, shop.open(ALLOWS, state_dir=state) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await other.run(CELL["python"], session="s", dry_run=True)
+        await decided(other)
+        made = await bridge.run(CELL["python"], session="s")
+        assert (made.execution, made.status, shop.writes) == (dry.execution, "success", WRITES)
+        assert printed(await bridge.run(NAMES["python"], session="s")) == "2 b changed\n"
+
+
+async def test_a_list_ends_when_its_session_goes_on_and_not_before(shop):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge, approved=False)
+        left = await bridge.run(f"{CELL['python']}\n", session="s", dry_run=True)
+        assert (await bridge.run(CELL["python"], session="s")).error["code"] == "denied"
+        (asked,) = await open_plans(bridge)
+        assert asked.execution.id == left.execution
+        other = await bridge.run(FIRST["python"], session="s", dry_run=True)
+        (asked,) = [row for row in await open_plans(bridge) if row.execution.id == other.execution]
+        await decided_on(bridge, asked)
+        assert (await bridge.resume_execution(other.execution))["status"] == "success"
+        assert await open_plans(bridge) == []
+
+
+async def test_a_list_is_made_in_the_place_of_a_cell_that_was_refused(shop, monkeypatch):
+    async with shop.open(ASKS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        await decided(bridge)
+
+        async def refused(*_):
+            raise BridgeError("sandbox_start_failed", "There is no place.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Bridge, "_sandboxed", refused)
+            with pytest.raises(BridgeError, match="There is no place"):
+                await bridge.run("n = 10", session="s")
+        made = await bridge.run(CELL["python"], session="s")
+        assert (made.execution, made.status, shop.writes) == (dry.execution, "success", WRITES)
+        assert made.session == {"name": "s", "cell": 2}
+
+
+async def decided_on(bridge, asked):
+    await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
+
+
+async def test_an_approved_first_cell_that_was_cut_short_begins_no_ended_session_anew(shop):
+    slow = "import asyncio\nif await runtime.load_memory('slow', False):\n    progress(1)\n    await asyncio.sleep(60)"
+    code = f"{FIRST['python']}\n{slow}\nawait shop.put(what=6)"
+    async with shop.open(ASKS) as bridge:
+        dry = await bridge.run(code, session="s", dry_run=True, key="k")
+        await decided(bridge)
+        await bridge.run("await runtime.save_memory('slow', True)")
+        reached = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                await bridge.run(code, session="s", key="k", progress=lambda *_: reached.set())
+
+            tasks.start_soon(run)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        assert (await sessions(bridge))[0][:2] == ("s", 1)
+        await bridge.end_session("s")
+        with pytest.raises(BridgeError, match="has ended") as caught:
+            await bridge.run(code, session="s", key="k")
+        assert caught.value.code == "not_suspended"
+        assert (await sessions(bridge), shop.writes) == ([], [("put", {"what": 5})])
+        assert (await bridge.lifecycle.stored(dry.execution, "local")).status in {"interrupted", "suspended"}
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_list_whose_session_goes_on_elsewhere_just_now_is_not_made(shop, tmp_path, monkeypatch, key):
+    state = tmp_path / "state"
+    async with shop.open(ASKS, state_dir=state) as bridge, shop.open(ASKS, state_dir=state) as other:
+        await other.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True, key=key)
+        await decided(bridge)
+        move = Scripts._move
+
+        async def after_another(self, *given):
+            await other.run("n = 10", session="s")
+            await move(self, *given)
+
+        monkeypatch.setattr(Scripts, "_move", after_another)
+        with pytest.raises(BridgeError, match="has gone on without it"):
+            await bridge.run(CELL["python"], session="s", key=key)
+        assert (await bridge.lifecycle.stored(dry.execution, "local")).status == "cancelled"
+        # As the other bridge has it.
+        assert (await other.run("n", session="s")).value == "10"
+        assert shop.writes == []
+
+
+async def test_people_are_told_that_a_dry_cell_is_not_in_its_session(shop):
+    async with shop.open(ALLOWS) as bridge:
+        await bridge.run(BEFORE["python"], session="s")
+        dry = await bridge.run(CELL["python"], session="s", dry_run=True)
+        assert dry.session == {"name": "s", "cell": 2, "dry_run": True}
+        for is_dry in (True, False):
+            stored = await bridge.lifecycle.stored(dry.execution, "local")
+            assert page_data.session(stored, [])["dry_run"] is is_dry
+            await bridge.run(CELL["python"], session="s")

@@ -733,8 +733,8 @@ def checked_out(monkeypatch):
     """The containers that were taken from a warm pool; None where it had none."""
     found, take = [], WarmPool.take
 
-    async def noted(self):
-        taken = await take(self)
+    async def noted(self, hash_seed=None):
+        taken = await take(self, hash_seed)
         found.append(None if taken is None else taken.process)
         return taken
 

@@ -100,7 +100,7 @@ export function executionPage(main, id) {
         totals.denials ? fact("Denials", h("span", { class: "remark bad" }, totals.denials)) : null,
         totals.violations ? fact("Violations", h("span", { class: "remark bad" }, totals.violations)) : null,
         totals.waits ? fact("Waits", totals.waits) : null,
-        facts.session ? fact("Session", [h("code", { class: "break" }, facts.session.name), `, cell ${facts.session.cell}`]) : null,
+        facts.session ? fact("Session", [h("code", { class: "break" }, facts.session.name), `, cell ${facts.session.cell}${facts.session.dry_run ? ", run dry in a copy: the session is without it" : ""}`]) : null,
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
       facts.session ? cells(facts.session) : null,
       facts.waiting.map((row) => waits(row)),
