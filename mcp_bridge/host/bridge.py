@@ -571,7 +571,7 @@ class Bridge:
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
-        from mcp_bridge.executions.scripts.lifecycle import SessionMovedError
+        from mcp_bridge.executions.sessions.places import SessionMovedError
 
         live = self._shared.live_sessions
         # A dry run takes nothing, so it wouldn't find that another bridge has gone on with the session.

@@ -58,7 +58,8 @@ from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
-from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell, chain
+from mcp_bridge.executions.sessions.places import GONE_ON, CellPlaces, SessionMovedError, moved, previous_of
+from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
@@ -96,22 +97,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GONE_ON = "its session has gone on without it, or has ended"
-"""Why a cell that was run dry is cancelled."""
-
 MAX_WAITING_CODE = 1000
 """Code of which it is remembered that a run of it waits."""
-
-
-class SessionMovedError(BridgeError):
-    """Another bridge has run a cell of the session since its last cell was looked up. `busy`.
-
-    Args:
-        session: The session's name.
-    """
-
-    def __init__(self, session: str) -> None:
-        super().__init__("busy", f"Another bridge has just used the session {session!r}.", hint="Try again.")
 
 
 class ActiveScript(NamedTuple):
@@ -201,6 +188,7 @@ class Scripts:
     ) -> None:
         self.lifecycle = lifecycle
         self._heads = heads
+        self._places = CellPlaces(lifecycle, principal, heads)
         self._waiting_code: dict[str, None] = {}
         """The first names of code that was last seen to wait, in that order."""
         self._store = lifecycle.store
@@ -395,7 +383,7 @@ class Scripts:
         elif not await self.lifecycle.start(row, values, entry, move):
             return None
         if job.cell is not None:
-            recorded = _moved(job.cell.session, recorded, moves)
+            recorded = moved(job.cell.session, recorded, moves)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
 
     async def _with_packages(self, job: Job) -> Job:
@@ -427,14 +415,14 @@ class Scripts:
                 None where nobody has looked.
         """
         job = Job.from_stored(known, client)
-        last = "" if job.cell is None else await self._last(job.cell)
+        last = "" if job.cell is None else await self._places.last(job.cell)
         # One that was only run dry so far isn't in its session.
         is_in = job.cell is None or last == known.id
         if job.cell is not None and not is_in:
-            is_new = job.dry_run and not await self._has_made_calls(known.id)
-            if not (is_new and await self._goes_on(job.cell, last, head)):
+            is_new = job.dry_run and not await self._places.has_made_calls(known.id)
+            if not (is_new and await self._places.goes_on(job.cell, last, head)):
                 # The session may have ended while it ran.
-                raise await self._left_behind(job.cell, known, is_new=is_new)
+                raise await self._places.left_behind(job.cell, known, is_new=is_new)
         if not await self.lifecycle.take(known):
             return None
         try:
@@ -454,7 +442,7 @@ class Scripts:
             if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
                 return await self._denied_as_a_whole(known.id, history)
             if job.cell is not None and not is_in and not job.dry_run:
-                await self._move(job.cell, last, known.id)
+                await self._places.move(job.cell, last, known.id)
             script = self._script(known.id, gate, known.key, calls)
             # In a dry run there are reads alone, which are made again.
             doubtful = [] if job.dry_run else await calls_in_doubt(script.history, gate)
@@ -467,30 +455,9 @@ class Scripts:
             await self._interrupt(known.id, known.record)
             if isinstance(exc, SessionMovedError) and job.cell is not None:
                 interrupted = await self._store.execution(known.id)
-                raise await self._left_behind(job.cell, interrupted or known, is_new=True) from None
+                raise await self._places.left_behind(job.cell, interrupted or known, is_new=True) from None
             raise
         return record
-
-    async def _has_made_calls(self, execution: str) -> bool:
-        """Whether an execution that began with a dry run has asked for anything since."""
-        past = CallHistory(await self.lifecycle.recorder.read(execution))
-        return past.after_dry_run and bool(past.calls)
-
-    async def _left_behind(self, cell: Cell, known: StoredExecution, *, is_new: bool) -> BridgeError:
-        """End a cell whose session is elsewhere; the error that says so.
-
-        Args:
-            cell: The cell.
-            known: Its execution, as it was read.
-            is_new: Whether it was only run dry: nothing of it can be in doubt.
-        """
-        if is_new:
-            # Somebody may have done so just now.
-            with contextlib.suppress(BridgeError):
-                await cancel_script(self.lifecycle, known, GONE_ON)
-        else:
-            await cancel_waiting_cell(self.lifecycle, known)
-        return not_suspended(known.id, f"its session {cell.session!r} has ended, or has gone on without it")
 
     async def _take_plan(self, execution: str, gate: Gate, history: Sequence[Recorded]) -> bool:
         """Have what is left of an execution's plan be made without another question, if a person has approved it.
@@ -558,41 +525,6 @@ class Scripts:
         await self.lifecycle.leave(execution, entry, status="suspended", record=record.to_keep())
         return True
 
-    async def _last(self, cell: Cell) -> str:
-        """The last cell of a cell's session; empty where there is no session."""
-        return "" if self._heads is None else await self._heads.head(self._principal, cell.session)
-
-    async def _goes_on(self, cell: Cell, last: str, head: str | None) -> bool:
-        """Whether the session of a cell that was run dry is where it was.
-
-        Args:
-            cell: The cell.
-            last: The session's last cell.
-            head: As `resume_from_record`.
-        """
-        if last:
-            return last in {cell.previous, head} or await self._was_refused_there(last, cell)
-        before = await self._store.execution(cell.previous, self._principal) if cell.previous else None
-        origin = None if before is None else Cell.of(before)
-        # There is none yet: it would be a first cell, or a fork.
-        return not cell.previous or (origin is not None and origin.session != cell.session)
-
-    async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
-        """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""
-        stored = await self._store.execution(execution, self._principal)
-        if stored is None or stored.status != "refused" or _previous(stored) != cell.previous:
-            return False
-        return not CallHistory(await self.lifecycle.recorder.read(execution)).calls
-
-    async def _move(self, cell: Cell, last: str, execution: str) -> None:
-        """Make a cell that was run dry its session's last one.
-
-        Raises:
-            SessionMovedError: The session has gone on meanwhile.
-        """
-        if self._heads is None or not await self._heads.begin_move(self._principal, cell.session, last, execution)():
-            raise SessionMovedError(cell.session)
-
     async def withdraw_plan_if_left_behind(self, execution: str) -> bool:
         """End what waits after the dry run of a cell, if that can't be its session's next one any more.
 
@@ -603,7 +535,7 @@ class Scripts:
         cell = None if known is None else Cell.of(known)
         if known is None or cell is None or not waits_for_plan(known.record or {}):
             return True
-        if await self._goes_on(cell, await self._last(cell), None):
+        if await self._places.goes_on(cell, await self._places.last(cell), None):
             return False
         await self._withdraw_plan(known, GONE_ON)
         return True
@@ -846,21 +778,6 @@ def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> 
     return bundle
 
 
-def _moved(
-    session: str, recorded: Callable[[], Awaitable[None]] | None, moves: Sequence[Callable[[], Awaitable[bool]]]
-) -> Callable[[], Awaitable[None]]:
-    """Waits until a cell's start is durable, and refuses one whose session has gone on meanwhile."""
-
-    async def is_recorded() -> None:
-        if recorded is not None:
-            await recorded()
-        for moved in moves:
-            if not await moved():
-                raise SessionMovedError(session)
-
-    return is_recorded
-
-
 class _Request(NamedTuple):
     """As `KeyedRequest`."""
 
@@ -885,7 +802,7 @@ class _Request(NamedTuple):
         if blocked is not None and blocked.code == "too_many_sessions" and known.bundle.get("dry_run"):
             # It would begin one.
             raise blocked
-        head = None if self.job.cell is None or self.job.cell.previous != _previous(known) else self.job.head
+        head = None if self.job.cell is None or self.job.cell.previous != previous_of(known) else self.job.head
         return await self.scripts.resume_from_record(known, self.job.client, head)
 
     async def is_same(self, known: StoredExecution) -> bool:
@@ -925,11 +842,6 @@ def _sessions(job: Job, key: str | None) -> list[str | None]:
         # Nobody knows the seed of a session that is yet to begin.
         return [own if cell.previous else begun_dry]
     return [own, begun_dry] if cell.number <= 2 else [own]  # noqa: PLR2004  (the first cell, and one after it)
-
-
-def _previous(stored: StoredExecution) -> str | None:
-    place = Cell.of(stored)
-    return None if place is None else place.previous
 
 
 def _is_at_rest(record: ExecutionRecord) -> bool:

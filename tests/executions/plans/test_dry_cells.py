@@ -7,7 +7,7 @@ from execution_fixtures import printed
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
-from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.sessions.places import CellPlaces
 from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import page_data
@@ -492,13 +492,13 @@ async def test_a_list_whose_session_goes_on_elsewhere_just_now_is_not_made(shop,
         await other.run(BEFORE["python"], session="s")
         dry = await bridge.run(CELL["python"], session="s", dry_run=True, key=key)
         await decided(bridge)
-        move = Scripts._move
+        move = CellPlaces.move
 
         async def after_another(self, *given):
             await other.run("n = 10", session="s")
             await move(self, *given)
 
-        monkeypatch.setattr(Scripts, "_move", after_another)
+        monkeypatch.setattr(CellPlaces, "move", after_another)
         with pytest.raises(BridgeError, match="has gone on without it"):
             await bridge.run(CELL["python"], session="s", key=key)
         assert (await bridge.lifecycle.stored(dry.execution, "local")).status == "cancelled"

@@ -1,0 +1,129 @@
+"""Where a cell is in its session: its last one; or run dry, and not in it yet; or left behind by a session gone on.
+
+A cell that is run dry has a place, and isn't in its session until it is run: other cells may come first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
+from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
+from mcp_bridge.executions.status import not_suspended
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.ledger.log.session_store import SessionStore
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+GONE_ON = "its session has gone on without it, or has ended"
+"""Why a cell that was run dry is cancelled."""
+
+
+class SessionMovedError(BridgeError):
+    """Another bridge has run a cell of the session since its last cell was looked up. `busy`.
+
+    Args:
+        session: The session's name.
+    """
+
+    def __init__(self, session: str) -> None:
+        super().__init__("busy", f"Another bridge has just used the session {session!r}.", hint="Try again.")
+
+
+class CellPlaces:
+    """The places of cells in the sessions of one principal.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        principal: Whose sessions they are.
+        heads: The last cells of the sessions; None where there are no sessions.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, principal: str, heads: SessionStore | None) -> None:
+        self._lifecycle = lifecycle
+        self._principal = principal
+        self._heads = heads
+
+    async def last(self, cell: Cell) -> str:
+        """The last cell of a cell's session; empty where there is no session."""
+        return "" if self._heads is None else await self._heads.head(self._principal, cell.session)
+
+    async def goes_on(self, cell: Cell, last: str, head: str | None) -> bool:
+        """Whether the session of a cell that was run dry is where it was.
+
+        Args:
+            cell: The cell.
+            last: The session's last cell.
+            head: As `resume_from_record`.
+        """
+        if last:
+            return last in {cell.previous, head} or await self._was_refused_there(last, cell)
+        before = await self._lifecycle.store.execution(cell.previous, self._principal) if cell.previous else None
+        origin = None if before is None else Cell.of(before)
+        # There is none yet: it would be a first cell, or a fork.
+        return not cell.previous or (origin is not None and origin.session != cell.session)
+
+    async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
+        """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""
+        stored = await self._lifecycle.store.execution(execution, self._principal)
+        if stored is None or stored.status != "refused" or previous_of(stored) != cell.previous:
+            return False
+        return not CallHistory(await self._lifecycle.recorder.read(execution)).calls
+
+    async def move(self, cell: Cell, last: str, execution: str) -> None:
+        """Make a cell that was run dry its session's last one.
+
+        Raises:
+            SessionMovedError: The session has gone on meanwhile.
+        """
+        if self._heads is None or not await self._heads.begin_move(self._principal, cell.session, last, execution)():
+            raise SessionMovedError(cell.session)
+
+    async def has_made_calls(self, execution: str) -> bool:
+        """Whether an execution that began with a dry run has asked for anything since."""
+        past = CallHistory(await self._lifecycle.recorder.read(execution))
+        return past.after_dry_run and bool(past.calls)
+
+    async def left_behind(self, cell: Cell, known: StoredExecution, *, is_new: bool) -> BridgeError:
+        """End a cell whose session is elsewhere; the error that says so.
+
+        Args:
+            cell: The cell.
+            known: Its execution, as it was read.
+            is_new: Whether it was only run dry: nothing of it can be in doubt.
+        """
+        if is_new:
+            # Somebody may have done so just now.
+            with contextlib.suppress(BridgeError):
+                await cancel_script(self._lifecycle, known, GONE_ON)
+        else:
+            await cancel_waiting_cell(self._lifecycle, known)
+        return not_suspended(known.id, f"its session {cell.session!r} has ended, or has gone on without it")
+
+
+def moved(
+    session: str, recorded: Callable[[], Awaitable[None]] | None, moves: Sequence[Callable[[], Awaitable[bool]]]
+) -> Callable[[], Awaitable[None]]:
+    """Waits until a cell's start is durable, and refuses one whose session has gone on meanwhile."""
+
+    async def is_recorded() -> None:
+        if recorded is not None:
+            await recorded()
+        for has_moved in moves:
+            if not await has_moved():
+                raise SessionMovedError(session)
+
+    return is_recorded
+
+
+def previous_of(stored: StoredExecution) -> str | None:
+    """The cell before a stored one, empty for a first cell; None for what is no cell."""
+    place = Cell.of(stored)
+    return None if place is None else place.previous
