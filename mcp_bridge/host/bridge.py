@@ -758,7 +758,7 @@ class Bridge:
             thrown_away = ArtifactWriter(None, active.script.execution, self.max_artifact_size)
             record = await self._sandboxed(active, thrown_away)
             if record.artifacts:
-                record.notices.append(f"dry run: {len(record.artifacts)} artifacts were not kept")
+                record.notices.append(f"dry run: artifacts that were not kept: {len(record.artifacts)}")
                 record.artifacts = []
             return record
         if artifacts is None:

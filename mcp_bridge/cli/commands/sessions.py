@@ -103,12 +103,12 @@ def show(
                     row["status"],
                     row["left"],
                     showing.moment(row["started"]),
-                    "" if row["rebuilt"] is None else f"{row['rebuilt']} cells",
+                    "" if row["rebuilt"] is None else str(row["rebuilt"]),
                     _gist(row["code"]),
                 )
                 for row, (_, ident) in zip(rows, cells, strict=True)
             ]
-            showing.table(("cell", "id", "status", "left", "began", "rebuilt before", "code"), table)
+            showing.table(("cell", "id", "status", "left", "began", "cells rebuilt before", "code"), table)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)

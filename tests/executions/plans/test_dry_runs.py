@@ -523,7 +523,7 @@ artifact("/tmp/f")
         dry = await bridge.run(code, dry_run=True)
         assert printed(dry) == "{'a': 1, 'b': 2} ['k', 'old']\nTrue gone\n"
         assert "dry run: these memories are as they were: k, old" in dry.notices
-        assert "dry run: 1 artifacts were not kept" in dry.notices
+        assert "dry run: artifacts that were not kept: 1" in dry.notices
         assert dry.artifacts == []
         assert printed(await bridge.run("print(list(await runtime.list_memories()))")) == "['old']\n"
         assert (await bridge.own_files.artifacts()).rows == []
