@@ -17,6 +17,7 @@ from mcp_bridge.atomic_files import write_private
 from mcp_bridge.sandbox.ownership import Owner, owner_label
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.host.warm_pool import WarmPool
@@ -28,7 +29,7 @@ MAX_REPORT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """One bridge's pool.
+    """One bridge's pools, together.
 
     Attributes:
         owner: The bridge's process, as in the label of its containers.
@@ -67,22 +68,23 @@ class PoolReport:
         )
 
 
-def report_of(pool: WarmPool) -> PoolReport:
-    """What a pool of this process is doing."""
-    figures = pool.figures
+def report_of(pools: Sequence[WarmPool]) -> PoolReport:
+    """What the pools of this process are doing."""
+    figures = [pool.figures for pool in pools]
+    ages = sorted(age for one in figures for age in one.ages)
     return PoolReport(
         owner_label(),
-        pool.ready,
-        pool.starting,
-        pool.target,
-        pool.ceiling,
-        figures.hits,
-        figures.waits,
-        figures.misses,
-        figures.lost,
-        figures.retired,
+        sum(pool.ready for pool in pools),
+        sum(pool.starting for pool in pools),
+        sum(pool.target for pool in pools),
+        sum(pool.ceiling for pool in pools),
+        sum(one.hits for one in figures),
+        sum(one.waits for one in figures),
+        sum(one.misses for one in figures),
+        sum(one.lost for one in figures),
+        sum(one.retired for one in figures),
         # `statistics` would take an idle bridge a tenth of a mebibyte.
-        round(sorted(figures.ages)[len(figures.ages) // 2], 3) if figures.ages else 0.0,
+        round(ages[len(ages) // 2], 3) if ages else 0.0,
     )
 
 

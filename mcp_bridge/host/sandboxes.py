@@ -58,6 +58,9 @@ milliseconds suffice, unless its monitor is gone or the machine stands still."""
 MAX_SETS = 64
 """Package sets whose image isn't looked for each time."""
 
+MAX_SET_POOLS = 4
+"""Package sets for which a container waits, those used last."""
+
 MAX_HANDOVERS = 3
 """Containers from the pool that may fail one execution before it gets one that is started for it."""
 
@@ -95,7 +98,8 @@ class Sandboxes:
         sweep_files: Removes files that have passed their retention time; called once, beside the sweep for containers.
 
     Attributes:
-        pool: The containers that are started ahead; None for a bridge that has none, or has started none yet.
+        pool: The containers of the configured image that are started ahead; None for a bridge that has none, or has
+            started none yet.
         removals: The containers that are being removed.
     """
 
@@ -113,6 +117,8 @@ class Sandboxes:
         """The engine and the image, once they are found."""
         self._with_sets: OrderedDict[str, Prepared] = OrderedDict()
         """The same with the images of package sets, by the sets' digests; the one used last at the end."""
+        self._set_pools: OrderedDict[str, WarmPool] = OrderedDict()
+        """The pools of these images, of one container each while it is used; likewise."""
 
     async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
         """Find the engine and the image, building it if need be. The first call works, later ones are free.
@@ -154,6 +160,9 @@ class Sandboxes:
         if packages is None or not packages.packages:
             return prepared
         if (known := self._with_sets.get(packages.digest)) is None:
+            # Its image may need the place of others, and one on which a container waits is in use.
+            for digest in list(self._set_pools):
+                await self._close_pool(digest)
             known, removed = await prepare_with(self._settings, prepared, packages, self.installer, notify)
             for digest in removed:
                 self._with_sets.pop(digest, None)
@@ -164,6 +173,12 @@ class Sandboxes:
         if len(self._with_sets) > MAX_SETS:
             self._with_sets.popitem(last=False)
         return known
+
+    async def _close_pool(self, digest: str) -> None:
+        """Remove the container that waits on the image of a package set."""
+        if (pool := self._set_pools.pop(digest, None)) is not None:
+            pool.close()
+            await pool.ended.wait()
 
     def _bundle(self, prepared: Prepared) -> bytes:
         return guest_bundle.bundle(prepared.image.magic, javascript="javascript" in self._settings.languages)
@@ -176,15 +191,35 @@ class Sandboxes:
         settings = self._settings
         if self.pool is not None or not self._has_pool or not settings.pool_max:
             return
-        self.pool = pool = WarmPool(
+        self.pool = self._new_pool(prepared, PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)))
+
+    def _new_pool(self, prepared: Prepared, size: PoolSize) -> WarmPool:
+        settings = self._settings
+        pool = WarmPool(
             lambda hash_seed: prepared.engine.start(self.spec(STARTED_AHEAD, prepared, hash_seed)),
             self._bundle(prepared),
-            PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
+            size,
             settings.sandbox_start_timeout,
             lambda: available_memory() > settings.memory,
-            lambda: write_report(settings.state_dir, report_of(pool)),
+            lambda: write_report(settings.state_dir, report_of(self.pools)),
         )
         self._tasks.start_soon(self._keep_pool, pool)
+        return pool
+
+    @property
+    def pools(self) -> list[WarmPool]:
+        """The pools of all images."""
+        return [*([] if self.pool is None else [self.pool]), *self._set_pools.values()]
+
+    def _pool_of(self, packages: PackageSet | None, prepared: Prepared) -> WarmPool | None:
+        """The pool of an image. That of a package set is made when it is asked for, and keeps nothing when idle."""
+        if packages is None or not packages.packages or self.pool is None:
+            return self.pool
+        pool = self._set_pools.pop(packages.digest, None) or self._new_pool(prepared, PoolSize(0, 1))
+        self._set_pools[packages.digest] = pool
+        if len(self._set_pools) > MAX_SET_POOLS:
+            self._set_pools.popitem(last=False)[1].close()
+        return pool
 
     async def _keep_pool(self, pool: WarmPool) -> None:
         # The first execution may have started it.
@@ -209,8 +244,9 @@ class Sandboxes:
     def stop_pool(self) -> None:
         """Remove the containers that wait, and start no more."""
         self._has_pool = False
+        for pool in self.pools:
+            pool.close()
         if self.pool is not None:
-            self.pool.close()
             remove_report(self._settings.state_dir)
 
     def expected(self, *, is_pooled: bool) -> AbstractContextManager[None]:
@@ -245,8 +281,26 @@ class Sandboxes:
             BridgeError: As `prepare` and `SandboxProcess.wait`.
         """
         prepared = await self.prepare_with(packages)
+        pool = self._pool_of(packages, prepared)
+        # The configured image's was told when the script was expected.
+        is_told = pool is None or pool is self.pool
+        with contextlib.nullcontext() if is_told or pool is None else pool.execution(is_pooled=False):
+            return await self._run_in(pool, prepared, execution, first, limit, make_run, hash_seed, packages)
+
+    async def _run_in(
+        self,
+        pool: WarmPool | None,
+        prepared: Prepared,
+        execution: str,
+        first: bytes,
+        limit: RunLimits,
+        make_run: MakeRun,
+        hash_seed: int | None,
+        packages: PackageSet | None,
+    ) -> Ran:
+        """As `run`, with a pool."""
         for _ in range(MAX_HANDOVERS):
-            warm = await self.pool.take(hash_seed) if self.pool is not None and packages is None else None
+            warm = None if pool is None else await pool.take(hash_seed)
             if warm is None:
                 break
             process = warm.process
@@ -277,6 +331,7 @@ class Sandboxes:
                 raise
         # Somebody has removed it since it was looked for, so nothing has run: it is made again.
         self._with_sets.pop(packages.digest, None)
+        await self._close_pool(packages.digest)
         return await start(await self.prepare_with(packages))
 
     async def _run_started(

@@ -153,6 +153,10 @@ class WarmPool:
         start_seconds: How long a container may take to become ready.
         has_memory: Whether the host has memory for containers above the floor.
         on_change: Called after changes, at most once a second.
+
+    Attributes:
+        figures: What it has done.
+        ended: Set once it is closed, and no container is left.
     """
 
     def __init__(
@@ -189,6 +193,7 @@ class WarmPool:
         self._quiet = anyio.Event()
         self._quiet.set()
         self._scope = anyio.CancelScope()
+        self.ended = anyio.Event()
 
     @property
     def ready(self) -> int:
@@ -207,19 +212,22 @@ class WarmPool:
 
     async def run(self) -> None:
         """Keep containers ready until `close`, then remove those that wait."""
-        with self._scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._adapt)
-                if self._on_change is not None:
-                    tasks.start_soon(self._report, self._on_change)
-                while True:
-                    self._wanted = anyio.Event()
-                    while self._is_short() and self._starting < STARTS_AT_ONCE:
-                        await self._pace()
-                        if self._is_short():
-                            self._starting += 1
-                            tasks.start_soon(self._keep)
-                    await self._wanted.wait()
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._adapt)
+                    if self._on_change is not None:
+                        tasks.start_soon(self._report, self._on_change)
+                    while True:
+                        self._wanted = anyio.Event()
+                        while self._is_short() and self._starting < STARTS_AT_ONCE:
+                            await self._pace()
+                            if self._is_short():
+                                self._starting += 1
+                                tasks.start_soon(self._keep)
+                        await self._wanted.wait()
+        finally:
+            self.ended.set()
 
     def close(self) -> None:
         """Start no more, and remove those that wait."""

@@ -191,9 +191,9 @@ def _of_servers(bridge: Bridge) -> Iterator[Metric]:
 
 
 def _of_pool(bridge: Bridge) -> Iterator[Metric]:
-    if (pool := bridge.sandboxes.pool) is None:
+    if not (pools := bridge.sandboxes.pools):
         return
-    report = report_of(pool)
+    report = report_of(pools)
     containers = GaugeMetricFamily("mcp_bridge_pool_containers", "Containers started ahead", labels=["state"])
     for state, count in (("ready", report.ready), ("starting", report.starting), ("target", report.target)):
         containers.add_metric([state], count)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from execution_fixtures import lines, printed
+from execution_fixtures import lines, printed, until
 from package_index import wheel
 
 from mcp_bridge.errors import BridgeError
@@ -217,6 +217,22 @@ async def test_the_pool_is_undisturbed_by_calls_with_packages(index, sandboxes):
         before = replace(figures, ages=figures.ages.copy())
         await bridge.run("import shop", packages=["shop"])
         assert (figures.hits, figures.misses) == (before.hits, before.misses)
+
+
+async def test_the_next_call_for_a_set_takes_a_container_that_waits(index, sandboxes):
+    index.add(wheel("shop", files=SHOP), wheel("till"))
+    async with opened(sandboxes, pooled=True) as bridge:
+        await bridge.run("import shop", packages=["shop"])
+        _, pool = bridge.sandboxes.pools
+        await until(lambda: pool.ready)
+        assert printed(await bridge.run("import shop; print('there')", packages=["shop"])) == "there\n"
+        assert (pool.figures.hits, pool.figures.misses) == (1, 1)
+        await until(lambda: pool.ready)
+        # A new set's image may need the place of that one, which is in use as long as a container waits on it.
+        await bridge.run("import till", packages=["till"])
+        assert pool.ended.is_set()
+        assert pool.ready == 0
+        assert printed(await bridge.run("import shop; print('again')", packages=["shop"])) == "again\n"
 
 
 async def test_concurrent_calls_for_one_set_make_one_image(index, sandboxes):
