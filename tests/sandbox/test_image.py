@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -453,6 +454,38 @@ async def test_a_build_does_not_fail_over_what_it_would_tidy_up(throwaway, tmp_p
     engine.chmod(0o755)
     built = await ensure_image(EngineImages(str(engine)), throwaway, state_dir=tmp_path / "state")
     assert (await inspect_image(IMAGES, built.reference)).id == built.id
+
+
+def imported(folder: Path, recipe: str, text: str) -> str:
+    """The id of an image that has no name yet."""
+    (folder / text).write_text(text)
+    subprocess.run(["tar", "--create", "--file", folder / "root.tar", "--directory", folder, text], check=True)
+    label = f"LABEL {store.LABEL_RECIPE}={recipe}"
+    command = [ENGINE, "import", "--quiet", "--change", label, folder / "root.tar"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().removeprefix("sha256:")
+
+
+async def test_an_image_that_another_build_is_about_to_name_is_not_taken_for_one_that_was_replaced(
+    tmp_path, monkeypatch
+):
+    recipe = secrets.token_hex(8)
+    name = f"localhost/mcp-bridge-test-{recipe}:1"
+    replaced, named = imported(tmp_path, recipe, "replaced"), imported(tmp_path, recipe, "named")
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        await anyio.run_process([ENGINE, "tag", named, name])
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(store.anyio, "sleep", sleep)
+            await IMAGES.remove_replaced(recipe)
+        assert waits == [store.NAMING_SECONDS]
+        assert [one.id.removeprefix("sha256:") for one in await IMAGES.inspect([name])] == [named]
+        assert await IMAGES.inspect([replaced]) == []
+    finally:
+        await anyio.run_process([ENGINE, "image", "rm", "--force", named, replaced], check=False)
 
 
 async def test_a_package_that_does_not_exist_is_reported_with_the_installers_words(tmp_path):

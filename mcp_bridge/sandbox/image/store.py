@@ -54,6 +54,9 @@ INSPECT_SECONDS = 30.0
 IMPORT_SECONDS = 300.0
 """Bound on an import: the engine unpacks and hashes up to half a gigabyte, perhaps on a slow disk."""
 
+NAMING_SECONDS = 3.0
+"""How long an import may take to give its image a name."""
+
 LISTING_DELAYS = (0.1, 0.3, 1.0, 3.0)
 """Pauses in seconds before an interrupted listing is repeated."""
 
@@ -180,8 +183,14 @@ class EngineImages(ImageStore):
 
     async def remove_replaced(self, recipe: str) -> None:
         """Remove untagged images of the same recipe, from which a forced or concurrent build has taken the name."""
+        without_name = (f"label={LABEL_RECIPE}={recipe}", "dangling=true")
         try:
-            replaced = await self._ids(f"label={LABEL_RECIPE}={recipe}", "dangling=true")
+            replaced = await self._ids(*without_name)
+            if replaced:
+                # One that somebody else imports just now has no name for a moment, and would be removed with it.
+                await anyio.sleep(NAMING_SECONDS)
+                left = await self._ids(*without_name)
+                replaced = [image for image in replaced if image in left]
         except BridgeError:
             # The build has succeeded; the next build removes what is left.
             return
