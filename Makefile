@@ -21,7 +21,7 @@ demo: setup-demo ## set up, then run an agent's code in a container against real
 	@$(tools) .venv/bin/mcp-bridge demo $(ARGS)
 
 test: setup-test ## set up, then run the tests
-	@$(tools) scripts/pytest.sh -n $(workers) --dist loadgroup $(ARGS)
+	@$(tools) .venv/bin/python -m pytest -n $(workers) --dist loadgroup $(ARGS)
 
 check: setup-check ## linters, formatting, types, and the layers of the architecture
 	@$(tools) .venv/bin/ruff check

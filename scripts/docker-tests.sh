@@ -66,4 +66,4 @@ bash scripts/setup.sh check
 . scripts/environment.sh
 echo "== the tests with $(docker version --format 'Docker {{.Server.Version}}')"
 export MCP_BRIDGE_RUNTIME=docker
-scripts/pytest.sh "$@"
+.venv/bin/python -m pytest "$@"

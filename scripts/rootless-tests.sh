@@ -129,4 +129,4 @@ fi
 cd "$checkout"
 as_user bash scripts/setup.sh check
 echo "== the tests as $USER_NAME, with $(as_user podman --version)"
-as_user bash -c '. scripts/environment.sh && exec scripts/pytest.sh "$@"' pytest "$@"
+as_user bash -c '. scripts/environment.sh && exec .venv/bin/python -m pytest "$@"' pytest "$@"

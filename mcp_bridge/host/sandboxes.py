@@ -215,6 +215,9 @@ class Sandboxes:
         """The pool of an image. That of a package set is made when it is asked for, and keeps nothing when idle."""
         if packages is None or not packages.packages or self.pool is None:
             return self.pool
+        if not self._has_pool:
+            # The bridge ends: nobody would close another.
+            return None
         pool = self._set_pools.pop(packages.digest, None) or self._new_pool(prepared, PoolSize(0, 1))
         self._set_pools[packages.digest] = pool
         if len(self._set_pools) > MAX_SET_POOLS:

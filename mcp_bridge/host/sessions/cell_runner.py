@@ -166,7 +166,7 @@ class CellRunner:
             is_fork = last is not None and last.session != cell.session
             why = f"is a fork of {last.session!r}" if last and is_fork else f"was rebuilt, since {gone}"
             record.notices.append(
-                f"the session {cell.session!r} {why}: {_run_again(rebuilt)}, and"
+                f"the session {cell.session!r} {why}: {_ran_again(rebuilt)}, and"
                 f" nothing was done twice{skipped(rebuilt.cells, cell.number)}"
             )
         elif rebuilt.sandbox is None and cell.number > 1:
@@ -228,7 +228,7 @@ class CellRunner:
         return sandbox, run, Ran(requests, record)
 
 
-def _run_again(rebuilt: Rebuilt[SessionSandbox]) -> str:
+def _ran_again(rebuilt: Rebuilt[SessionSandbox]) -> str:
     """What was done for a sandbox: a clause."""
     were = "1 cell was" if len(rebuilt.cells) == 1 else f"{len(rebuilt.cells)} cells were"
     return f"{were} run again from the record in {rebuilt.seconds:.2f} s"
@@ -239,7 +239,7 @@ def _in_copy(copied: Rebuilt[SessionSandbox], cell: Cell) -> list[str]:
     if not copied.cells:
         return [f"dry run: nothing of it is left in the session {cell.session!r}"]
     told = (
-        f"dry run: it was in a copy of the session {cell.session!r}, for which {_run_again(copied)};"
+        f"dry run: it was in a copy of the session {cell.session!r}, for which {_ran_again(copied)};"
         " the session is as it was"
     )
     if not copied.as_written:

@@ -233,6 +233,10 @@ async def test_the_next_call_for_a_set_takes_a_container_that_waits(index, sandb
         assert pool.ended.is_set()
         assert pool.ready == 0
         assert printed(await bridge.run("import shop; print('again')", packages=["shop"])) == "again\n"
+        # A call that is under way when the bridge ends begins no pool, which nobody would close.
+        bridge.sandboxes.stop_pool()
+        await bridge.run("import shop, till", packages=["shop", "till"])
+        assert all(pool._scope.cancel_called for pool in bridge.sandboxes.pools)
 
 
 async def test_concurrent_calls_for_one_set_make_one_image(index, sandboxes):
