@@ -1,7 +1,8 @@
 """Process 1 of the container: starts the guest, reaps orphans, and reports what the guest can't report itself.
 
-The guest's modules are imported before the fork, so that both processes share their memory. A container that was
-started ahead waits for its execution in the guest; process 1 sleeps until then.
+A container that was started ahead waits for its execution here. The guest is forked when the host's first frame comes,
+from a process that has imported its modules, so that both share their memory: what runs the script is as old as its
+execution, whenever the container was started.
 
 It never runs the agent's code and so never waits for that code's interpreter lock: its heartbeat is reliable even while
 the guest is busy in C code. It watches the host's end of the channel: when the host is gone, the whole sandbox ends,
@@ -19,7 +20,7 @@ import time
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.guest.waits.processor_time import processor_seconds
 from mcp_bridge.wire import jsonrpc, sandbox_exits
-from mcp_bridge.wire.annotations import TYPE_CHECKING, NamedTuple, NoReturn
+from mcp_bridge.wire.annotations import TYPE_CHECKING, NoReturn
 from mcp_bridge.wire.messages import GuestReady, InitBeat, InitExited, OutputWrite, notification
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ BEAT_SECONDS = 5.0
 """The heartbeat's interval."""
 
 FIRST_BEAT_SECONDS = 0.02
-"""How long after an execution begins the first one comes. Many a script is over by then, and has the processors to
-itself."""
+"""How long process 1 is quiet after it has made the guest, and how long after an execution begins the first heartbeat
+comes. Many a script is over by then, and has the processors to itself."""
 
 GRACE_SECONDS = 1.0
 """How long the guest may take to exit by itself after the host has closed the channel."""
@@ -89,18 +90,6 @@ class FrameCounter:
         return self._page[0]
 
 
-class Handover(NamedTuple):
-    """Pipes by which process 1 and the guest tell each other to go on: each closes its write end.
-
-    Attributes:
-        guarded: Process 1 can't be interfered with any more: the script may run.
-        begun: The guest has its execution: process 1 watches the host's silence from now on.
-    """
-
-    guarded: tuple[int, int]
-    begun: tuple[int, int]
-
-
 class UnsentOutput:
     """Output that the guest wrote and did not send before it died: a crash loses no earlier output.
 
@@ -140,7 +129,7 @@ def main(words: list[str]) -> NoReturn:
     frames = FrameCounter()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
-    handover = Handover(os.pipe(), os.pipe())
+    begun = os.pipe()
     from mcp_bridge.guest import main as guest
     from mcp_bridge.guest import runner
 
@@ -148,24 +137,48 @@ def main(words: list[str]) -> NoReturn:
     runner.compile_script("None", lambda _code, _exc: None)
     _trim()
     gc.enable()
-    # What is sent now waits in the channel. The guest itself is to touch nothing before it is needed.
     os.write(1, jsonrpc.encode(notification(GuestReady("{}.{}.{}".format(*sys.version_info)))))
     # Otherwise the first collection of garbage in either process would copy every page with an object on it.
     gc.freeze()
+    # The script is to find no way to interfere with this process, from its first moment on.
+    _set_dumpable(0)
+    # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
+    if not _await_host(settings.waiting):
+        _end(0, sandbox_exits.HOST_SILENT, 0, left)
     child = os.fork()
     if child == 0:
-        guest.main(outputs, unsent, frames, handover)
-    _make_undumpable()
-    for fd in (*handover.guarded, handover.begun[1]):
-        os.close(fd)
-    # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, interrupt)
+        _set_dumpable(1)
+        os.close(begun[0])
+        guest.main(outputs, unsent, frames, begun[1])
+    _leave_alone(child)
+    os.close(begun[1])
     # EOF on the channel must mean that the guest has exited: this process keeps no write end of it open.
     os.dup2(2, 1)
     for _, writer in outputs:
         os.close(writer)
-    left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
-    _supervise(child, settings, frames, left, handover.begun[0])
+    _supervise(child, settings, frames, left, begun[0])
+
+
+def _await_host(seconds: float) -> bool:
+    """Wait for the host's first frame, or its end, which is the guest's to read. False if neither comes in time."""
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _leave_alone(child: int) -> None:
+    """Touch nothing in the guest's first moments, unless it ends in them: what is shared with it would be copied."""
+    try:
+        ended = os.pidfd_open(child)
+    except OSError:
+        return  # the system has no such call
+    poller = select.poll()
+    poller.register(ended, select.POLLIN)
+    poller.poll(FIRST_BEAT_SECONDS * 1000)
+    os.close(ended)
 
 
 def _trim() -> None:
@@ -173,14 +186,14 @@ def _trim() -> None:
     _call_c("malloc_trim", 0)
 
 
-def _make_undumpable() -> None:
-    """Make this process's memory inaccessible to the guest, which has the same user and could stop the watchdog.
+def _set_dumpable(value: int) -> None:
+    """Make this process's memory inaccessible to others of its user, or accessible again.
 
-    Uses prctl(2), which Python doesn't wrap. Without it process 1 continues unprotected: nothing outside the container
-    trusts it.
+    Process 1 is inaccessible: the guest has the same user, and could stop the watchdog. Uses prctl(2), which Python
+    doesn't wrap. Without it process 1 continues unprotected: nothing outside the container trusts it.
     """
     # The /proc entries of a non-dumpable process belong to root: no `mem`, no descriptors, no ptrace.
-    _call_c("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _call_c("prctl", PR_SET_DUMPABLE, value, 0, 0, 0)
 
 
 def _call_c(name: str, *arguments: int) -> None:
@@ -221,6 +234,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    os.write(wake_write, b".")  # the guest may have ended before there was a handler
     poller = select.poll()
     poller.register(0, 0)
     poller.register(wake_read, select.POLLIN)

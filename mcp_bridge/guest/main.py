@@ -1,8 +1,8 @@
 """The guest's main function: receives an execution from the host, runs it, and exits once the host has acknowledged.
 
-Until the host says anything, a guest does nothing: all its memory is shared with process 1, from which it was forked.
-The first frame wakes it. A heartbeat, which the host sends when a request has come, lets it copy that memory and start
-its threads before it has its execution.
+The guest is forked from process 1 when the host's first frame is there, and shares its memory. The frame may be a
+heartbeat, which the host sends when a request has come: it lets the guest copy that memory and start its threads before
+it has its execution.
 """
 
 import builtins
@@ -35,12 +35,15 @@ from mcp_bridge.wire.messages import (
 
 SHELL = "/bin/sh"
 
+OWN_FOLDERS = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108 - the sandbox's
+"""The folders in which a script keeps files."""
+
 PRIVATE_FD = 100
 """The channel's descriptors are this and the next, away from those that a script opens and closes."""
 
 
 def main(
-    outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any, handover: Any
+    outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any, begun: int
 ) -> NoReturn:
     """Run one execution, or the cells of a session. Never returns.
 
@@ -48,10 +51,8 @@ def main(
         outputs: The pipes behind descriptors 1 and 2.
         unsent: Shared memory for output that isn't sent yet.
         frames: Counts the frames from the host.
-        handover: As `init.Handover`.
+        begun: A descriptor that is closed when there is an execution: process 1 watches the host's silence from then.
     """
-    os.close(handover.guarded[1])
-    os.close(handover.begun[0])
     read_fd = os.dup2(0, PRIVATE_FD, inheritable=False)
     write_fd = os.dup2(1, PRIVATE_FD + 1, inheritable=False)
     _redirect(outputs)
@@ -86,9 +87,7 @@ def main(
     if starts.empty():
         _rehearse()
     start = starts.get()
-    os.close(handover.begun[1])
-    os.read(handover.guarded[0], 1)
-    os.close(handover.guarded[0])
+    os.close(begun)
     if start.seed is not None:
         session = _session(channel, capture, start)
         interrupts.append(session.interrupt)
@@ -155,6 +154,12 @@ def _prepare_interpreter() -> None:
         os.chdir("/workspace")
     except OSError:
         pass
+    for folder in OWN_FOLDERS:
+        # As old as the execution, however long the container has waited.
+        try:
+            os.utime(folder)
+        except OSError:
+            pass
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     if not os.path.exists(SHELL):

@@ -41,6 +41,8 @@ PODMAN = (
     "--image-volume=ignore",  # otherwise an image's VOLUME is a writable directory on the host's disk
     "--detach-keys=",  # no byte on stdin may detach the client
     "--security-opt=mask=" + ":".join(MASKED),
+    # Process 1 is hidden: its start would tell the script how long its container has waited. Docker has no such flag.
+    "--security-opt=proc-opts=hidepid=2",
 )
 
 PODMAN_4 = (
@@ -55,7 +57,8 @@ DOCKER = (
 )
 
 DIFFERENCES: Mapping[EngineName, tuple[str, ...]] = {"podman": PODMAN, "docker": DOCKER}
-"""Flags of one engine only. Docker can't mask /proc/cmdline, ignore an image's VOLUME, or map users per container."""
+"""Flags of one engine only. Docker can't mask /proc/cmdline, hide process 1, ignore an image's VOLUME, or map
+users per container."""
 
 COMMON = (
     "--rm",

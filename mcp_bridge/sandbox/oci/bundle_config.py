@@ -143,7 +143,8 @@ def _mapping(users: Users, own: int) -> list[dict[str, int]]:
 def _mounts(limits: Limits, cgroups: str) -> list[dict[str, Any]]:
     safe = ["nosuid", "noexec", "nodev"]
     return [
-        _mount("/proc", "proc", safe),
+        # Process 1, whose memory is closed to the script, is hidden from it: its start tells how long it has waited.
+        _mount("/proc", "proc", [*safe, "hidepid=2"]),
         _mount("/dev", "tmpfs", ["nosuid", "noexec", "strictatime", "mode=755", "size=65536k"]),
         # No `gid=5`: the group tty has no number in the sandbox's user namespace.
         _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
