@@ -129,14 +129,12 @@ class CellFields(TypedDict):
         rebuilt: How many earlier cells were run again from their records before this one.
         interrupted: Whether the cell was interrupted when its time was up, and the session went on: what it had done by
             then can't be done again.
-        dry_run: Whether it was run dry, in a copy of the session: the session has no such cell.
     """
 
     name: str
     cell: int
     rebuilt: NotRequired[int]
     interrupted: NotRequired[bool]
-    dry_run: NotRequired[bool]
 
 
 GIVEN_BEFORE = (
@@ -166,6 +164,7 @@ class ExecutionRecord:
         script_ms: The script's own time, without waiting for the host.
         start_ms: From the request until the guest ran.
         limits_not_enforced: Which of `memory`, `pids`, `cpus` this host can't enforce by control groups.
+        dry_run: Whether it was run dry. A session has no such cell: it was run in a copy.
         planned: Of a dry run: the calls that it has listed, and not made, as rows.
         session: Of a session's cell: its place; else None.
         given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
@@ -188,6 +187,7 @@ class ExecutionRecord:
     script_ms: float = 0.0
     start_ms: float = 0.0
     limits_not_enforced: list[str] = field(default_factory=list)
+    dry_run: bool = False
     planned: list[PlannedRow] = field(default_factory=list)
     session: CellFields | None = None
     given_before: bool = False
@@ -220,6 +220,7 @@ class ExecutionRecord:
             "notices": self.notices,
             "waiting": self.waiting,
             "limits_not_enforced": self.limits_not_enforced,
+            "dry_run": self.dry_run or None,
             "planned": self.planned,
             "session": self.session,
         }

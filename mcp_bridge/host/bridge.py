@@ -406,7 +406,13 @@ class Bridge:
         """The bridge's scripts."""
         from mcp_bridge.executions.scripts.lifecycle import Scripts
 
-        return Scripts(self.lifecycle, self.principal.name, self, SessionStore(self._database))
+        return Scripts(
+            self.lifecycle,
+            self.principal.name,
+            self,
+            SessionStore(self._database),
+            self.sessions.no_room,
+        )
 
     @functools.cached_property
     def sessions(self) -> Sessions:

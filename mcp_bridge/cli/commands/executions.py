@@ -96,6 +96,7 @@ def list_(
                     "id": row.id,
                     "principal": row.principal,
                     "program": to_record(row)["program"],
+                    **({"dry_run": True} if "dry_run" in to_record(row) else {}),
                     "status": effective_status(row),
                     "started": row.started,
                     "due": row.due,
@@ -115,7 +116,7 @@ def list_(
                     (
                         ident,
                         *((row.principal,) if whose else ()),
-                        to_record(row)["program"],
+                        _called(to_record(row)),
                         effective_status(row),
                         showing.moment(row.started),
                         _waits(to_record(row)),
@@ -126,6 +127,10 @@ def list_(
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _called(record: dict[str, Any]) -> str:
+    return f"{record['program']}, run dry" if "dry_run" in record else str(record["program"])
 
 
 def _waits(record: dict[str, Any]) -> str:

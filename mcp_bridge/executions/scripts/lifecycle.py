@@ -181,14 +181,20 @@ class Scripts:
         principal: The scripts' owner.
         runner: Runs them in sandboxes.
         heads: The last cells of the principal's sessions; None where there are no sessions.
+        no_room: Says why the principal can have no further session, as `Sessions.no_room`.
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner, heads: SessionStore | None = None
+        self,
+        lifecycle: Lifecycle,
+        principal: str,
+        runner: SandboxRunner,
+        heads: SessionStore | None = None,
+        no_room: Callable[[], Awaitable[BridgeError | None]] | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self._heads = heads
-        self._places = CellPlaces(lifecycle, principal, heads)
+        self._places = CellPlaces(lifecycle, principal, heads, no_room)
         self._waiting_code: dict[str, None] = {}
         """The first names of code that was last seen to wait, in that order."""
         self._store = lifecycle.store
@@ -423,6 +429,7 @@ class Scripts:
             if not (is_new and await self._places.goes_on(job.cell, last, head)):
                 # The session may have ended while it ran.
                 raise await self._places.left_behind(job.cell, known, is_new=is_new)
+            await self._places.require_room(last)
         if not await self.lifecycle.take(known):
             return None
         try:
@@ -638,6 +645,7 @@ class Scripts:
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
         script = active.script
+        record.dry_run = script.is_dry
         divergence = script.course.of_ended() if record.status in OWN_END else script.course.divergence
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
@@ -798,10 +806,6 @@ class _Request(NamedTuple):
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
         if self.job.dry_run and await self.scripts.is_past_dry_run(known):
             return _stored_record(known)
-        blocked = self.job.blocked
-        if blocked is not None and blocked.code == "too_many_sessions" and known.bundle.get("dry_run"):
-            # It would begin one.
-            raise blocked
         head = None if self.job.cell is None or self.job.cell.previous != previous_of(known) else self.job.head
         return await self.scripts.resume_from_record(known, self.job.client, head)
 

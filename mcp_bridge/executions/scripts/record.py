@@ -50,6 +50,8 @@ def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
     if status == "suspended":
         in_doubt_rows = [waiting_row(stored.id, call) for call in error.get("calls", ())]
         fields["waiting"] = in_doubt_rows + record.get("waiting", [])
+    # What goes on, or was interrupted then, has the record of its dry run until it ends.
+    fields |= {"dry_run": True} if "dry_run" in record and status not in {"running", "interrupted"} else {}
     fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
     return fields
 

@@ -44,9 +44,17 @@ class CellPlaces:
         lifecycle: The lifecycle of executions.
         principal: Whose sessions they are.
         heads: The last cells of the sessions; None where there are no sessions.
+        no_room: Says why there can be no further session, as `Sessions.no_room`.
     """
 
-    def __init__(self, lifecycle: Lifecycle, principal: str, heads: SessionStore | None) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        principal: str,
+        heads: SessionStore | None,
+        no_room: Callable[[], Awaitable[BridgeError | None]] | None,
+    ) -> None:
+        self._no_room = no_room
         self._lifecycle = lifecycle
         self._principal = principal
         self._heads = heads
@@ -69,6 +77,18 @@ class CellPlaces:
         origin = None if before is None else Cell.of(before)
         # There is none yet: it would be a first cell, or a fork.
         return not cell.previous or (origin is not None and origin.session != cell.session)
+
+    async def require_room(self, last: str) -> None:
+        """Refuse a cell that was run dry, and that would begin a session.
+
+        Args:
+            last: The session's last cell.
+
+        Raises:
+            BridgeError: `too_many_sessions`.
+        """
+        if not last and self._no_room is not None and (blocked := await self._no_room()) is not None:
+            raise blocked
 
     async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
         """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""

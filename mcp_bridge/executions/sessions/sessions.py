@@ -84,9 +84,9 @@ class Sessions:
                 return Turn(_place(head).after(head.id), head.id, exists)
             origin = await self.cell(fork)
             place = _place(origin).after(origin.id, session)
-            return Turn(place, head.id) if head is not None else Turn(place, "", await self._no_room())
+            return Turn(place, head.id) if head is not None else Turn(place, "", await self.no_room())
         if head is None:
-            return Turn(Cell.first(session), "", await self._no_room())
+            return Turn(Cell.first(session), "", await self.no_room())
         place, status = _place(head), effective_status(head)
         if await self._has_done_nothing(head):
             # The next one has its place.
@@ -122,7 +122,7 @@ class Sessions:
         origin = None if before is None else Cell.of(before)
         return origin is not None and origin.session == place.session
 
-    async def _no_room(self) -> BridgeError | None:
+    async def no_room(self) -> BridgeError | None:
         """Why there can be no further session; or None."""
         heads = await self._heads.heads(self._principal)
         if len(heads) >= self._most and await self._named(heads) >= self._most:

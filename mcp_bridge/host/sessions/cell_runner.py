@@ -115,7 +115,6 @@ class CellRunner:
             gone = _OVERSPENT if is_overspent else "its sandbox was gone"
             self._tell(rebuilt, cell, gone, fields, record)
         elif is_dry:
-            fields["dry_run"] = True
             record.notices += _in_copy(rebuilt, cell)
         is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
         if is_whole and is_live and active.script.course.divergence is None:

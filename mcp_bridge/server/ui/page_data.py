@@ -96,14 +96,15 @@ def session(row: StoredExecution, before: Sequence[StoredExecution]) -> dict[str
     place = Cell.of(row)
     if place is None:
         return None
-    of_record = (row.record or {}).get("session", {})
+    record = row.record or {}
+    of_record = record.get("session", {})
     return {
         "name": place.session,
         "cell": place.number,
         "rebuilt": of_record.get("rebuilt", 0),
         "interrupted": bool(of_record.get("interrupted")),
         # What is left of one that was interrupted since is from before it took its place.
-        "dry_run": bool(of_record.get("dry_run")) and effective_status(row) != "interrupted",
+        "dry_run": "dry_run" in record and effective_status(row) != "interrupted",
         "before": [_cell(each) for each in reversed(before)],
     }
 

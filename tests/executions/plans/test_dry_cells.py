@@ -401,11 +401,14 @@ async def test_a_dry_cell_that_can_not_be_copied_leaves_its_key_to_the_run(shop)
 
 async def test_lists_of_first_cells_make_no_more_sessions_than_there_may_be(shop):
     async with shop.open(ALLOWS, sessions=SessionSettings(max_sessions=1)) as bridge:
-        for name in "ab":
-            await bridge.run(FIRST["python"], session=name, dry_run=True)
+        listed = [await bridge.run(FIRST["python"], session=name, dry_run=True) for name in "ab"]
         await bridge.run(FIRST["python"], session="a")
         with pytest.raises(BridgeError) as caught:
             await bridge.run(FIRST["python"], session="b")
+        assert caught.value.code == "too_many_sessions"
+        # Nor by its id.
+        with pytest.raises(BridgeError) as caught:
+            await bridge.resume_execution(listed[1].execution)
         assert caught.value.code == "too_many_sessions"
         await bridge.end_session("a")
         assert (await bridge.run(FIRST["python"], session="b")).status == "success"
@@ -511,7 +514,7 @@ async def test_people_are_told_that_a_dry_cell_is_not_in_its_session(shop):
     async with shop.open(ALLOWS) as bridge:
         await bridge.run(BEFORE["python"], session="s")
         dry = await bridge.run(CELL["python"], session="s", dry_run=True)
-        assert dry.session == {"name": "s", "cell": 2, "dry_run": True}
+        assert (dry.session, dry.dry_run) == ({"name": "s", "cell": 2}, True)
         for is_dry in (True, False):
             stored = await bridge.lifecycle.stored(dry.execution, "local")
             assert page_data.session(stored, [])["dry_run"] is is_dry

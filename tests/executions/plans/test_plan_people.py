@@ -123,8 +123,24 @@ def test_the_command_line_makes_dry_runs_and_shows_the_list_whole(hosts, tmp_pat
     assert "it is final" in shown
     assert f"{first['execution'][:6]}.1" in command(config, "approvals", "list")
     assert "local.careful" in command(config, "execution", "show", first["execution"])
+    assert "run_python, run dry" in command(config, "execution", "list")
+    (row,) = json.loads(command(config, "execution", "list", "--json"))["executions"]
+    assert (row["status"], row["dry_run"]) == ("suspended", True)
     approved = command(config, "approvals", "approve", f"{first['execution']}.1")
     assert "approved" in approved
+    hosts.start(run={"code": HEAD + 'await local.careful(text="x\\u202e\\u0430\\n1. y")', "key": None})
+    # It has made its calls since.
+    assert "run dry" not in command(config, "execution", "list")
+
+
+def test_a_dry_run_that_has_listed_nothing_is_told_from_a_run(hosts, tmp_path):
+    config = tmp_path / "mcp-bridge.toml"
+    config.write_text(f'state_dir = "{hosts.state}"\n')
+    first = ended(hosts.start(run={"code": "print(1)", "key": None, "dry_run": True}))
+    assert (first["status"], first["dry_run"]) == ("success", True)
+    assert "dry_run" not in ended(hosts.start(run={"code": "print(1)", "key": None}))
+    is_dry = [row.get("dry_run") for row in json.loads(command(config, "execution", "list", "--json"))["executions"]]
+    assert is_dry == [None, True]
 
 
 def command(config, *words):
