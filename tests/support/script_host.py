@@ -31,6 +31,7 @@ from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.sessions import cell
+from mcp_bridge.executions.sessions.places import CellPlaces
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host import script_activity
@@ -47,6 +48,8 @@ POINTS = (
     "after",  # its outcome is recorded; to be killed at the next call
     "kept",  # a memory has been changed, and nothing has been recorded since
     "end",  # the script has ended, and that isn't recorded
+    "taken",  # a cell that was run dry is about to take its place in its session
+    "moved",  # it has taken it, and nothing has been run
 )
 
 RULES = {
@@ -129,7 +132,17 @@ def extra(text: str) -> str:
 def set_traps() -> None:
     """Die where the job says; a tool's call is named by the tool and its text."""
     write, begin, keep, remember = CallRecorder._write, CallRecorder.begin, Scripts._keep, Requests._remember
+    move = CellPlaces.move
     calls: dict[str, str] = {}
+
+    async def dying_move(self, *place):
+        if dies_at("taken"):
+            die()
+        await move(self, *place)
+        if dies_at("moved"):
+            die()
+
+    CellPlaces.move = dying_move
 
     def dying_write(self, outcome):
         name = calls.get(self.call, "")

@@ -57,7 +57,9 @@ def test_wherever_its_host_is_killed_each_call_of_the_list_happens_once(hosts, d
 
 @pytest.mark.parametrize("key", ["key", None])
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("die", ["before:careful a", "in:once c", "outcome:once c", "after:once c", "end"])
+@pytest.mark.parametrize(
+    "die", ["before:careful a", "in:once c", "outcome:once c", "after:once c", "end", "taken", "moved"]
+)
 def test_so_it_does_in_a_session(hosts, die, before, key):
     if before:
         hosts.run("n = 1", None, session="s")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from dry_run_fixtures import ALLOWS, shop  # noqa: F401  (a fixture)
 from execution_fixtures import lines, printed, until
 from package_index import wheel
 
@@ -346,3 +347,39 @@ ONE = LockedPackage("shop", "1.0", "shop-1.0-py3-none-any.whl", "0" * 64)
 def test_a_request_of_which_values_are_erased_is_known_by_its_packages_too(bundle, asked, is_same):
     known = new_execution("script", "e", "local", None, request="", program="", bundle=bundle)
     assert is_same_packages(asked, known) is is_same
+
+
+async def test_cells_that_are_run_dry_have_their_packages_and_are_then_run_with_the_same(index, sandboxes, shop):
+    index.add(wheel("till"))
+    settings = InstallSettings(allow=("till",), fresh=0)
+    look = "import till\nresult = await mcp.servers.shop.put(what=till.version)\nprint(till.version)"
+    async with shop.open(ALLOWS, install=settings) as bridge:
+        first = await bridge.run(look, session="s", packages=["till"], dry_run=True)
+        assert [row["arguments"] for row in first.planned] == [{"what": "1.0"}]
+        assert shop.writes == []
+        # What a person was shown is of this version.
+        index.add(wheel("till", "2.0"))
+        made = await bridge.run(look, session="s", packages=["till"])
+        assert (made.execution, printed(made)) == (first.execution, "1.0\n")
+        dry = await bridge.run(f"{look}\nprint(result)", session="s", packages=["till"], dry_run=True)
+        assert [row["arguments"] for row in dry.planned] == [{"what": "1.0"}]
+        assert shop.writes == [("put", {"what": "1.0"})]
+        bridge.end_sessions()
+        again = await bridge.run(f"{look}\nprint(result)", session="s", packages=["till"])
+        assert (again.execution, again.session["rebuilt"]) == (dry.execution, 1)
+        assert shop.writes == [("put", {"what": "1.0"})] * 2
+
+
+async def test_a_cell_that_is_run_dry_adds_packages_to_its_copy_alone(index, sandboxes, shop):
+    index.add(wheel("till"))
+    settings = InstallSettings(allow=("till",), fresh=0)
+    code = "await runtime.install('till')\nimport till\nawait mcp.servers.shop.put(what=till.version)\nx = 1"
+    async with shop.open(ALLOWS, install=settings) as bridge:
+        await bridge.run("x = 0", session="s")
+        dry = await bridge.run(code, session="s", dry_run=True)
+        assert [row["arguments"] for row in dry.planned] == [{"what": "1.0"}], dry.error
+        made = await bridge.run(code, session="s")
+        assert (made.execution, made.status) == (dry.execution, "success"), made.error
+        assert shop.writes == [("put", {"what": "1.0"})]
+        bridge.end_sessions()
+        assert (await bridge.run("till.version, x", session="s")).value == "('1.0', 1)"
