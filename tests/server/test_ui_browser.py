@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, add_session, serving_viewer, viewing
+from ui_fixtures import CODE, EVIL, add_dry_run, add_session, serving_viewer, viewing
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -282,7 +282,20 @@ def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
         watched.shot("cells")
         cells.nth(0).get_by_role("link").click()
         expect(page.locator("dl.facts")).to_contain_text("report, cell 1")
+        expect(page.locator("dl.facts")).not_to_contain_text("Run dry")
         assert page.url.endswith(ids[0])
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_what_was_run_dry_is_told_from_what_was_run(chromium, stores, in_session):
+    store = stores()
+    ident = store.do(lambda database: add_dry_run(database, "report" if in_session else None))
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        watched.go(f"/executions/{ident}")
+        facts = watched.page.locator("dl.facts")
+        expect(facts).to_contain_text("calls that write were listed, and not made")
+        (expect(facts).to_contain_text if in_session else expect(facts).not_to_contain_text)("in a copy of the session")
 
 
 def test_over_http_a_principal_sees_no_session_of_another(chromium, stores):

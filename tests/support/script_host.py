@@ -129,11 +129,9 @@ def extra(text: str) -> str:
     return text
 
 
-def set_traps() -> None:
-    """Die where the job says; a tool's call is named by the tool and its text."""
-    write, begin, keep, remember = CallRecorder._write, CallRecorder.begin, Scripts._keep, Requests._remember
+def set_places_traps() -> None:
+    """Die where a cell that was run dry takes its place."""
     move = CellPlaces.move
-    calls: dict[str, str] = {}
 
     async def dying_move(self, *place):
         if dies_at("taken"):
@@ -143,6 +141,13 @@ def set_traps() -> None:
             die()
 
     CellPlaces.move = dying_move
+
+
+def set_traps() -> None:
+    """Die where the job says; a tool's call is named by the tool and its text."""
+    write, begin, keep, remember = CallRecorder._write, CallRecorder.begin, Scripts._keep, Requests._remember
+    set_places_traps()
+    calls: dict[str, str] = {}
 
     def dying_write(self, outcome):
         name = calls.get(self.call, "")

@@ -50,10 +50,20 @@ def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
     if status == "suspended":
         in_doubt_rows = [waiting_row(stored.id, call) for call in error.get("calls", ())]
         fields["waiting"] = in_doubt_rows + record.get("waiting", [])
-    # What goes on, or was interrupted then, has the record of its dry run until it ends.
-    fields |= {"dry_run": True} if "dry_run" in record and status not in {"running", "interrupted"} else {}
+    fields |= {"dry_run": True} if was_run_dry(stored, status) else {}
     fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
     return fields
+
+
+def was_run_dry(stored: StoredExecution, status: str) -> bool:
+    """Whether a script's end, or what it waits for, is that of a dry run.
+
+    Args:
+        stored: The script's execution.
+        status: Its effective status.
+    """
+    # What goes on, or was interrupted then, has the record of its dry run until it ends.
+    return "dry_run" in (stored.record or {}) and status not in {"running", "interrupted"}
 
 
 def waiting_row(execution: str, call: InDoubtCall) -> WaitingRow:

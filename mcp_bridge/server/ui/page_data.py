@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import escape_name
+from mcp_bridge.executions.scripts.record import was_run_dry
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import left_by
 from mcp_bridge.executions.status import effective_status
@@ -96,15 +97,12 @@ def session(row: StoredExecution, before: Sequence[StoredExecution]) -> dict[str
     place = Cell.of(row)
     if place is None:
         return None
-    record = row.record or {}
-    of_record = record.get("session", {})
+    of_record = (row.record or {}).get("session", {})
     return {
         "name": place.session,
         "cell": place.number,
         "rebuilt": of_record.get("rebuilt", 0),
         "interrupted": bool(of_record.get("interrupted")),
-        # What is left of one that was interrupted since is from before it took its place.
-        "dry_run": "dry_run" in record and effective_status(row) != "interrupted",
         "before": [_cell(each) for each in reversed(before)],
     }
 
@@ -133,6 +131,7 @@ def execution(
         "key": row.key,
         "program_hash": row.program if row.kind == "program" else "",
         "session": session(row, before),
+        "dry_run": was_run_dry(row, effective_status(row)),
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),

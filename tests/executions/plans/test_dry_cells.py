@@ -7,10 +7,10 @@ from execution_fixtures import printed
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.scripts.record import was_run_dry
 from mcp_bridge.executions.sessions.places import CellPlaces
 from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.sandbox.session_limits import SessionSettings
-from mcp_bridge.server.ui import page_data
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.xdist_group("sessions")]
 
@@ -517,5 +517,5 @@ async def test_people_are_told_that_a_dry_cell_is_not_in_its_session(shop):
         assert (dry.session, dry.dry_run) == ({"name": "s", "cell": 2}, True)
         for is_dry in (True, False):
             stored = await bridge.lifecycle.stored(dry.execution, "local")
-            assert page_data.session(stored, [])["dry_run"] is is_dry
+            assert was_run_dry(stored, stored.status) is is_dry
             await bridge.run(CELL["python"], session="s")
