@@ -165,11 +165,12 @@ async def add_session(database, name, cells, after="", number=1, principal=LOCAL
 async def add_dry_run(database, session):
     """A script that was run dry, perhaps as the first cell of a session; its id."""
     ident = uuid.uuid4().hex
-    row = script(ident, "1", record={"value": "1", "dry_run": True})
+    row, started = script(ident, "1", record={"value": "1", "dry_run": True}), {"code": "1", "dry_run": True}
     if session is not None:
         cell = Cell(session, 1, "", "0" * 64)
         row = dataclasses.replace(row, request="1", bundle=row.bundle | {"cell": cell.to_bundle()})
-    await ProgramStore(database).add(row, {}, Entry("start", ident, {"code": "1", "dry_run": True}))
+        started |= cell.ref(session).encode()
+    await ProgramStore(database).add(row, {}, Entry("start", ident, started))
     return ident
 
 
