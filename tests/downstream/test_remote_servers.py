@@ -155,13 +155,22 @@ async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(w
     ("status", "body"),
     [
         (404, b"Not Found"),
+        (404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Gone"}}'),
+        (404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}'),
         (400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"No valid session ID"}}'),
+        (
+            400,
+            b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}',
+        ),
+        (400, b"Invalid or missing session ID"),
+        (400, b"Session session-1-1 has expired."),
     ],
 )
 async def test_a_forgotten_session_is_replaced_and_the_call_made_in_the_new_one(status, body):
     async def forgets(request, message, _number):
         if message["method"] == "tools/call" and request.headers["mcp-session-id"] == "session-1-1":
-            return Response(body, status_code=status, headers={"content-type": "application/json"})
+            said = body.replace(b"ID,", b"%d," % message["id"])
+            return Response(said, status_code=status, headers={"content-type": "application/json"})
         return None
 
     server = ScriptedServer(forgets)
@@ -169,6 +178,35 @@ async def test_a_forgotten_session_is_replaced_and_the_call_made_in_the_new_one(
         assert await text(fleet) == "done"
     assert server.sessions == 2
     assert len(server.calls) == 2, "one that was refused, and one"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"There is no such customer"}}'),
+        (404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"The checkout session is closed now"}}'),
+        (400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Paid, and the session is closed"}}'),
+        (400, b"The payment was captured, but the checkout session could not be closed"),
+        (400, b'{"error":"session limit"}'),
+        (429, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"Sent, and no more today"}}'),
+    ],
+)
+async def test_what_may_be_an_answer_to_a_call_is_taken_for_one_and_the_call_not_made_again(status, body):
+    async def answers(_request, message, number):
+        if message["method"] == "tools/call" and number == 1:
+            said = body.replace(b"ID,", b"%d," % message["id"])
+            headers = {"content-type": "application/json", "retry-after": "0"}
+            return Response(said, status_code=status, headers=headers)
+        return None
+
+    server = ScriptedServer(answers)
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+        assert len(server.calls) == 1
+        assert error.code not in {"server_busy", "server_unavailable"}
+        # The connection is no worse for it, or another one is made.
+        assert await text(fleet) == "done"
+    assert len(server.calls) == 2
 
 
 async def test_calls_under_way_go_on_when_the_session_is_forgotten():

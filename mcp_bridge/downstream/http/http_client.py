@@ -384,32 +384,45 @@ _BY_TYPE: dict[type[BaseException], str] = {
     httpx2.RemoteProtocolError: "it closed the connection, or doesn't speak HTTP",
 }
 
-# Servers that don't answer an unknown session as the specification says (404), but with this and a text.
-_SESSION_WORD = re.compile(rb"session", re.IGNORECASE)
+# What servers say of a session that they don't know, and of nothing else, where they don't just answer as the
+# specification says (404). A longer text may be about something that has happened.
+_UNKNOWN_SESSION = re.compile(
+    r"(bad request|not found|error)?[:,]?\s*("
+    r"((no|invalid|unknown|missing|expired|valid)( or (invalid|unknown|missing|expired))?[ -]){1,2}"
+    r"(mcp[ -])?session([ -]?id)?( provided| header)?"
+    r"|(could not find |couldn't find |no such )(mcp[ -])?session"
+    r"|(mcp[ -])?session([ -]?id)?( \S{1,100})? (is |was |has )?"
+    r"(not found|unknown|invalid|expired|terminated|closed|not recognized|no longer valid|doesn't exist|does not exist)"
+    r"( or (not found|unknown|invalid|expired|terminated|closed))?"
+    r")[.!]?",
+    re.IGNORECASE,
+)
 
 
-def refusal(response: httpx2.Response, body: bytes, *, in_session: bool) -> RemoteFailure:
+def refusal(response: httpx2.Response, said: str, *, in_session: bool, is_answer: bool = False) -> RemoteFailure:
     """What a status that is no success means.
 
     Args:
         response: The response.
-        body: The beginning of its body.
+        said: The message of the JSON-RPC error that is its body; else the beginning of that.
         in_session: Whether the request named a session.
+        is_answer: Whether the body is the answer to the request, which then was read.
     """
     status = response.status_code
-    said = f"answered {status} {_phrase(status)}".rstrip()
+    answered = f"answered {status} {_phrase(status)}".rstrip()
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return RemoteFailure("unauthorized", said, status, lasting=True)
+        return RemoteFailure("unauthorized", answered, status, lasting=True)
     if in_session and (
-        status == HTTPStatus.NOT_FOUND or (status == HTTPStatus.BAD_REQUEST and _SESSION_WORD.search(body))
+        (status == HTTPStatus.NOT_FOUND and not is_answer)
+        or (status in {HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST} and _UNKNOWN_SESSION.fullmatch(said.strip()))
     ):
-        return RemoteFailure("session", f"{said}: it doesn't know the session any more", status)
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return RemoteFailure("busy", said, status, retry_after(response.headers.get("retry-after")))
+        return RemoteFailure("session", f"{answered}: it doesn't know the session any more", status)
+    if status == HTTPStatus.TOO_MANY_REQUESTS and not is_answer:
+        return RemoteFailure("busy", answered, status, retry_after(response.headers.get("retry-after")))
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.REQUEST_TIMEOUT:
-        return RemoteFailure("refused", said, status, lasting=True)
+        return RemoteFailure("refused", answered, status, lasting=True)
     # A gateway may answer this after the server has got the request.
-    return RemoteFailure("lost", said, status)
+    return RemoteFailure("lost", answered, status)
 
 
 def _phrase(status: int) -> str:

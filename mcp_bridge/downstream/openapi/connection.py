@@ -269,7 +269,7 @@ class OpenApiConnection(ServerConnection):
             ) as response:
                 status = response.status_code
                 if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:
-                    raise RequestFailedError(refusal(response, b"", in_session=False))
+                    raise RequestFailedError(refusal(response, "", in_session=False))
                 return await self._received(response, request.method)
         except RequestFailedError as error:
             failure = error.failure

@@ -179,7 +179,7 @@ class DocumentReader:
         try:
             async with opened(client, "GET", url, headers=headers, attempt=attempt) as response:
                 if not response.is_success:
-                    raise RequestFailedError(refusal(response, b"", in_session=False))
+                    raise RequestFailedError(refusal(response, "", in_session=False))
                 if response.headers.get("content-encoding", "identity").lower() != "identity":
                     raise UnusableDocumentError(f"{name} is sent encoded, which wasn't asked for.")
                 async for chunk in response.aiter_raw():

@@ -445,7 +445,7 @@ class HttpTransport:
             if response.status_code == HTTPStatus.ACCEPTED:
                 return RemoteFailure("bad_answer", "accepted the request without a result", response.status_code)
             if not response.is_success:
-                return await self._refused(response, post)
+                return await self.refused(response, post)
             if opens and (session := response.headers.get(_SESSION_HEADER)) is not None:
                 if not _SESSION_ID.fullmatch(session):
                     return RemoteFailure("bad_answer", "gave a session id that no header may have")
@@ -460,7 +460,12 @@ class HttpTransport:
             broken = await self._read_events(response, post)
         return await self._resume(post, broken)
 
-    async def _refused(self, response: httpx2.Response, post: Post) -> RemoteFailure | BridgeError:
+    @property
+    def in_session(self) -> bool:
+        """Whether requests name a session."""
+        return self.session is not None
+
+    async def refused(self, response: httpx2.Response, post: Post) -> RemoteFailure | BridgeError:
         """Pass on the JSON-RPC error of a response that is no success.
 
         Raises:
@@ -468,9 +473,13 @@ class HttpTransport:
         """
         body = await start_of_body(response)
         message = _json_error(body)
-        # An error with the request's own id is an answer to it, whatever words are in it.
+        # An error with the request's own id is an answer to it, whatever the status is: it may have happened.
         is_answer = message is not None and message.id == post.number
-        failure = refusal(response, b"" if is_answer else body, in_session=self.session is not None)
+        said = body.decode("utf-8", "replace") if message is None else message.error.message
+        failure = refusal(response, said, in_session=self.in_session, is_answer=is_answer)
+        if self.in_session and failure.kind == "refused" and "session" in said.lower():
+            # Perhaps it doesn't know the session. This request isn't sent again; others get a new one.
+            self.retire(f"it {failure.reason}")
         if failure.kind in {"refused", "lost"} and message is not None:
             # Servers leave the id out if they refuse a request unread.
             message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)

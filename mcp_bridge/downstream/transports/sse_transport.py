@@ -16,7 +16,7 @@ import httpx2
 
 from mcp_bridge.downstream.configuration.remote_entries import url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RemoteFailure, RequestFailedError, refusal
-from mcp_bridge.downstream.transports.http_transport import HttpTransport, Post, is_stream, start_of_body
+from mcp_bridge.downstream.transports.http_transport import HttpTransport, Post, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -45,6 +45,11 @@ class SseTransport(HttpTransport):
         if isinstance(result, Exception):
             raise result
 
+    @property
+    def in_session(self) -> bool:
+        """Always: the session is in the address."""
+        return True
+
     async def end_session(self) -> None:
         """Nothing: the session ends with its stream."""
 
@@ -53,7 +58,7 @@ class SseTransport(HttpTransport):
         try:
             async with self.fetch("GET", Attempt(), headers=_STREAM_HEADERS) as response:
                 if not response.is_success:
-                    raise RequestFailedError(refusal(response, await start_of_body(response), in_session=False))
+                    raise RequestFailedError(refusal(response, "", in_session=False))
                 if not is_stream(response):
                     raise RequestFailedError(RemoteFailure("bad_answer", "answered something that is no event stream"))
                 events = self.events(response)
@@ -104,7 +109,7 @@ class SseTransport(HttpTransport):
         assert self._endpoint is not None  # noqa: S101 - started
         async with self.fetch("POST", post.attempt, url=self._endpoint, content=body, headers=headers) as response:
             if not response.is_success:
-                raise RequestFailedError(refusal(response, await start_of_body(response), in_session=True))
+                return await self.refused(response, post)
         # Ended by the scope of the request: when it is answered, or nobody waits for it any more.
         await anyio.sleep_forever()
         raise AssertionError
