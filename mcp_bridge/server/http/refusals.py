@@ -54,6 +54,10 @@ class Unauthenticated(RefusedRequest):
     """
 
 
+class EndedToken(Unauthenticated):
+    """A request with a right token that has ended: no guess, and its client gets a new one when it is told so (401)."""
+
+
 def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:
     """A refusal with a new error."""
     return RefusedRequest(status, BridgeError(code, message, hint=hint), **headers)

@@ -31,7 +31,16 @@ _MAX_TYPE_CHARS = 100
 
 
 class BadAccessTokenError(Exception):
-    """A token that isn't believed; why is for the log alone, and repeats nothing of the token."""
+    """A token that isn't believed; why is for the log alone, and repeats nothing of the token.
+
+    Args:
+        why: Why.
+        has_ended: Whether it is the issuer's, and only too old.
+    """
+
+    def __init__(self, why: str, *, has_ended: bool = False) -> None:
+        super().__init__(why)
+        self.has_ended = has_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +159,4 @@ def _scopes(claims: dict[str, Any]) -> frozenset[str]:
 
 def _bad(error: jwt.PyJWTError) -> BadAccessTokenError:
     # Its own text may repeat the token's.
-    return BadAccessTokenError(type(error).__name__)
+    return BadAccessTokenError(type(error).__name__, has_ended=isinstance(error, jwt.ExpiredSignatureError))

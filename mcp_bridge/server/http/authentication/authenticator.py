@@ -31,7 +31,7 @@ from mcp_bridge.server.http.authentication.authentication_settings import MAX_VA
 from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
 from mcp_bridge.server.http.authentication.wrong_credentials import WrongCredentials
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import Unauthenticated
+from mcp_bridge.server.http.refusals import EndedToken, Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +142,8 @@ class Authenticator:
             return LOCAL_PRINCIPAL
         try:
             credential = await self._credential(request)
+        except EndedToken:
+            raise
         except Unauthenticated as refusal:
             if refusal.error.code == "credentials_needed" or refusal.status >= _SERVER_ERROR:
                 raise
@@ -263,7 +265,7 @@ class Authenticator:
             raise self._unavailable() from None
         found = find(tokens, text, self._clock())
         if found is None:
-            raise self._bad_token()
+            raise self._bad_token(has_ended=find(tokens, text, 0.0) is not None)
         token, record = found
         principal = self._principals.get(record.principal)
         if principal is None and (record.restricted or self._has_lost_table(record.principal)):
@@ -284,7 +286,7 @@ class Authenticator:
             said = await access_tokens.verify(text)
         except BadAccessTokenError as exc:
             logger.info("an access token is refused: %s", exc)
-            raise self._bad_token() from None
+            raise self._bad_token(has_ended=exc.has_ended) from None
         except KeysUnavailableError as exc:
             raise self._unavailable(exc.retry_after) from None
         if not said.scopes.issuperset(self._oauth.scopes):
@@ -348,9 +350,10 @@ class Authenticator:
         if not self._problems.take("", 1):
             logger.error("%s", problem)
 
-    def _bad_token(self) -> Unauthenticated:
-        # Nothing tells a wrong one from an expired or a revoked one.
-        return self._refusal(401, "bad_token", "The token isn't good, or not any more.", error="invalid_token")
+    def _bad_token(self, *, has_ended: bool = False) -> Unauthenticated:
+        # In words nothing tells a wrong one from an expired or a revoked one.
+        refusal = self._refusal(401, "bad_token", "The token isn't good, or not any more.", error="invalid_token")
+        return EndedToken(refusal.status, refusal.error, **refusal.headers) if has_ended else refusal
 
     def _unavailable(self, retry_after: float = 0.0) -> Unauthenticated:
         error = BridgeError("authentication_unavailable", "Credentials can't be verified now.", hint="Try again.")

@@ -374,6 +374,16 @@ async def test_a_token_that_is_not_the_issuers_for_us_and_for_now_is_refused(ser
     assert (await server.bearer(issuer.token())).who == "anna"
 
 
+async def test_whose_token_has_ended_is_told_so_whoever_guesses_behind_the_same_address(server, issuer):
+    for _ in range(FAILURES_PER_MINUTE + 1):
+        wrong = await server.bearer(issuer.token(OTHER_RSA))
+    wrong.refused(429, "too_many_failures")
+    answer = (await server.bearer(ATTACKS["expired"](issuer))).refused(401, "bad_token")
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    # One that was never the issuer's is a guess, however old it says it is.
+    (await server.bearer(issuer.token(OTHER_RSA, exp=1))).refused(429, "too_many_failures")
+
+
 async def test_each_attack_is_one_by_its_own_change(server, issuer):
     """What the attacks change is a good token."""
     assert (await server.bearer(unsigned(issuer, {"alg": "RS256"}, sign=_signed))).who == "anna"

@@ -285,6 +285,7 @@ def _refusal(answer):
 async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path, caplog):
     async with authenticating(tmp_path, ANNA) as server:
         made = server.tokens.add("anna", restricted=True)
+        brief = server.tokens.add("anna", seconds=-1, restricted=True)
         wrong = f"mcpb_{'0' * 16}_{'guess' * 8}xyz"
 
         answers = [await server.bearer(wrong) for _ in range(FAILURES_PER_MINUTE + 5)]
@@ -293,6 +294,10 @@ async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path,
         answers[-1].refused(429, "too_many_failures")
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
         assert (await server.bearer(made.text)).who == "anna"
+        # Whose token has ended is told so, and gets a new one: others behind the same proxy may guess.
+        ended = await server.bearer(brief.text)
+        ended.refused(401, "bad_token")
+        assert 'error="invalid_token"' in ended.headers["www-authenticate"]
         # Who has none yet is told where to get one.
         (await server.ask()).refused(401, "credentials_needed")
 
