@@ -270,6 +270,45 @@ def test_words_are_split_and_stemmed():
     assert max(map(len, split("x" * 10_000))) == 64
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("查询天气", "maps_weather"),
+        ("天气", "maps_weather"),
+        ("地址转换为坐标", "maps_geo"),
+        ("天気を調べる", "tenki"),
+        ("ดูอากาศ", "akat"),
+        ("날씨를 알려 줘", "nalssi"),
+    ],
+)
+def test_tools_are_found_in_writing_without_spaces(query, found):
+    told = {
+        "maps_weather": "根据城市名称查询指定城市的天气",
+        "maps_geo": "将详细的结构化地址转换为经纬度坐标",
+        "tenki": "都市の天気を表示します",
+        "akat": "ดูสภาพอากาศของเมือง",
+        "nalssi": "도시의 날씨를 조회합니다",
+    }
+    index = SearchIndex([*TOOLS, *(make(name, text) for name, text in told.items())])
+    assert index.search(query)[0].tool.name == found
+
+
+def test_words_of_a_script_without_spaces_are_pairs_of_characters():
+    assert split("查询天气 API天气 GPSの位置 x山") == [
+        "查询",
+        "询天",
+        "天气",
+        "api",
+        "天气",
+        "gps",
+        "の位",
+        "位置",
+        "x",
+        "山",
+    ]
+    assert split("Zürich straße") == ["zurich", "straße"]
+
+
 def test_stems_are_the_same_whichever_threads_ask_for_them():
     made = [
         first + second + ending

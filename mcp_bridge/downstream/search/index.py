@@ -51,7 +51,7 @@ CLEAR_IMPACT = 0.6 * MOST_IMPACT
 """What it is worth at least where a tool has a term clearly: in its name, or in a short summary."""
 
 _MAGIC = b"mcp-bridge tool index\n"
-_FORMAT = 2
+_FORMAT = 3
 _DIGEST_BYTES = 32
 
 

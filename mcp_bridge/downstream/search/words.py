@@ -17,6 +17,13 @@ _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
 _IDENTIFIER = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)+|[^\W_]+")
 _ELISION = re.compile(r"'[a-z]+$")
 
+# Writing without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), or with endings that are written
+# onto them (Korean); and whatever else a word has.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
+)
+_RUN = re.compile(rf"(?P<unspaced>[{_UNSPACED}]+)|[^{_UNSPACED}]+")
+
 # A longer word is a hash, or encoded data. A stemmer takes time in its length.
 _WORD_CHARS = 64
 
@@ -87,12 +94,26 @@ def _stemmer() -> _Stemmer:
 def split(text: str) -> list[str]:
     """The words of an identifier or text, in order: `getUserID`, `get_user_id` and `get-user-id` give `get user id`.
 
-    Accents are removed, and so are endings after an apostrophe. A word is at most 64 characters long.
+    Accents are removed, and so are endings after an apostrophe. A word is at most 64 characters long. Where words
+    aren't written apart, each two characters that follow one another are one.
     """
-    if not text.isascii():
+    is_ascii = text.isascii()
+    if not is_ascii:
         text = unicodedata.normalize("NFKD", text.replace("\u2019", "'"))
-        text = "".join(char for char in text if not unicodedata.combining(char))
-    return [word[:_WORD_CHARS].lower() for part in _WORD.findall(text) for word in _CAMEL.split(_ELISION.sub("", part))]
+        text = unicodedata.normalize("NFC", "".join(char for char in text if not unicodedata.combining(char)))
+    words = [part for whole in _WORD.findall(text) for part in _CAMEL.split(_ELISION.sub("", whole))]
+    if not is_ascii:
+        words = [piece for word in words for piece in _pieces(word)]
+    return [word[:_WORD_CHARS].lower() for word in words]
+
+
+def _pieces(word: str) -> list[str]:
+    pieces = []
+    for run in _RUN.finditer(word):
+        text = run[0]
+        is_pairs = run["unspaced"] is not None and len(text) > 1
+        pieces += [text[at : at + 2] for at in range(len(text) - 1)] if is_pairs else [text]
+    return pieces
 
 
 def joined(text: str) -> list[str]:
