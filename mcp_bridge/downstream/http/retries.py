@@ -26,8 +26,8 @@ _BUSY_AGAIN = 4
 _BUSY_WAIT = 1.0
 MAX_BUSY_WAIT = 30.0
 
-# What a wait has to leave of a call's time, for the answer. A request that is sent with less would likely end as one that
-# may have happened, while it is certain of those before it that they haven't.
+# What a wait has to leave of a call's time, for the answer. A request that is sent with less would likely end as one
+# that may have happened, while it is certain of those before it that they haven't.
 _ANSWER_SECONDS = 1.0
 
 
@@ -38,7 +38,8 @@ async def sent_until_read(send: Callable[[], Awaitable[T]]) -> T:
         send: Sends it once, and returns what came of it.
 
     Raises:
-        RequestFailedError: As the last `send`. Where that was refused by 429, it has the seconds to wait, if it is known.
+        RequestFailedError: As the last `send`; with the seconds to wait if a refusal by 429 isn't waited out because of
+            the call's time.
     """
     unsent = busy = 0
     while True:
