@@ -345,7 +345,7 @@ def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
     reason = _reason(error)
     if isinstance(error, UnicodeError) and not attempt.sent:
         # The request's fault, and not the server's, which another try would not mend.
-        return RemoteFailure("refused", "was sent nothing: the request has a letter that can't be sent", lasting=True)
+        return RemoteFailure("refused", "was sent nothing: a letter of the request can't be sent", lasting=True)
     if isinstance(error, httpx2.ProxyError):
         return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
     if not attempt.sent:
