@@ -247,8 +247,8 @@ async def opened(
         method,
         url,
         content=content,
-        # Encoded bodies are refused: a small one may be decoded to a large one. Values in bytes, as the client's own: the
-        # library encodes texts as ASCII, and a header's value may have all of Latin-1.
+        # Encoded bodies are refused: a small one may be decoded to a large one. Values are bytes, as the client's own:
+        # the library encodes texts as ASCII, and a header's value may have all of Latin-1.
         headers={b"accept-encoding": b"identity"}
         | {name.encode(): value.encode("latin-1") for name, value in headers.items()},
         extensions={"trace": attempt.trace, _ATTEMPT: attempt},
