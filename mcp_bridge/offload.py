@@ -122,6 +122,10 @@ class _Limit:
         self._stopped = 0
         self._left = 0.0
 
+    @property
+    def left(self) -> float:
+        return self._left if self._stopped else self._scope.deadline - anyio.current_time()
+
     def stop(self) -> None:
         if not self._stopped:
             self._left = self._scope.deadline - anyio.current_time()
@@ -165,6 +169,11 @@ def time_limit(seconds: float | None) -> TimeLimit:
     So an answer that arrived in time isn't dropped because its reader had to wait.
     """
     return TimeLimit(seconds)
+
+
+def time_left() -> float:
+    """The seconds that the time limits leave which the current task is under, or that it was started under."""
+    return min((limit.left for limit in _limits.get()), default=math.inf)
 
 
 def detach_from_time_limits() -> None:

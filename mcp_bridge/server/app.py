@@ -528,6 +528,9 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     The record is added as `structured_content` says.
     """
     settings, client = bridge.settings, _client(ctx)
+    if ctx.request is not None:
+        # Over HTTP.
+        record = render.for_elsewhere(record)
     answer = render.Answer(record, settings, bridge.files)
     # A dry run that waits for a decision on its list has done what was asked for.
     limit, is_error = settings.max_output_chars, record.status != "success" and not record.planned

@@ -342,6 +342,7 @@ async def test_what_is_not_checked_does_not_reach_the_server():
             await server.check(await server.find_tool("typeless"), {"force": "true"})
         assert caught.value.code == "arguments_unchecked"
         assert "isn't called" in caught.value.message
+        assert caught.value.message.endswith(".")
         assert caught.value.hint
         result = await call_tool(fleet, "faulty", "padded", {"force": True, "padding": "x" * (300 << 10)})
         assert result.content[0].text == "called padded"

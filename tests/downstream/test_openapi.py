@@ -17,6 +17,7 @@ from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.http import retries
+from mcp_bridge.downstream.http.http_client import Attempt, failure_of
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 from mcp_bridge.errors import BridgeError
 
@@ -181,6 +182,19 @@ async def test_a_header_is_one_header(trace):
         assert service.paths() == []
 
 
+@pytest.mark.parametrize("trace", ["é", "Grüße", "\xa3\xff"])
+async def test_a_header_has_letters_of_latin_1(trace):
+    async with petstore() as (fleet, service):
+        await value(fleet, "list_pets", **{"x-trace": trace})
+        assert service.seen[-1][2]["x-trace"] == trace
+        assert len(service.paths()) == 1
+
+
+def test_a_character_that_cannot_be_sent_says_nothing_of_whether_a_server_can_be_reached():
+    failed = failure_of(UnicodeEncodeError("ascii", "é", 0, 1, "not in range"), Attempt())
+    assert (failed.kind, failed.lasting, failed.may_have_happened) == ("refused", True, False)
+
+
 async def test_a_status_from_400_on_is_the_tools_error():
     async with petstore() as (fleet, service):
         error = await failure(fleet, "get_pet", id=9)
@@ -206,6 +220,25 @@ async def test_a_refusal_for_the_time_being_is_waited_for_and_nothing_else_is_se
         service.answers = [Response(status_code=503, headers={"retry-after": "0"})]
         assert (await failure(fleet, "create_pet", name="Ada")).code == "connection_lost"
         assert len(service.paths("POST")) == 4
+
+
+async def test_a_wait_that_a_calls_time_does_not_allow_is_not_begun():
+    async with petstore(call_timeout=15) as (fleet, service):
+        service.answers = [Response(status_code=429, headers={"retry-after": "20"})]
+        error = await failure(fleet, "create_pet", name="Ada")
+        assert (error.code, error.details["retry_in"]) == ("server_busy", 20)
+        assert service.paths("POST") == ["/pets"]
+
+
+@pytest.mark.parametrize("wait", ["-5", "soon", "", "nan", "1e3", "3, 5", "Wed, 21 Oct 99999 07:28:00 GMT", "\xb2"])
+async def test_a_wait_that_is_none_is_the_bridges_own(wait, monkeypatch):
+    monkeypatch.setattr(retries, "_BUSY_WAIT", 0.001)
+    async with petstore() as (fleet, service):
+        service.answers = [Response(status_code=429, headers={"retry-after": wait}) for _ in range(9)]
+        error = await failure(fleet, "create_pet", name="Ada")
+        assert error.code == "server_busy"
+        assert "retry_in" not in error.details
+        assert len(service.paths("POST")) == 5
 
 
 @pytest.mark.parametrize("status", [408, 502, 503, 504, 524])

@@ -151,6 +151,19 @@ async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(w
     assert len(server.calls) == 1
 
 
+async def test_a_wait_that_a_calls_time_does_not_allow_is_not_begun():
+    async def busy(_request, message, _number):
+        limited = Response(status_code=429, headers={"retry-after": "20"})
+        return limited if message["method"] == "tools/call" else None
+
+    server = ScriptedServer(busy)
+    async with serving(server.app) as port, Fleet([remote(port, call_timeout=15)]) as fleet:
+        error = await failure(fleet)
+    assert (error.code, error.details["retry_in"]) == ("server_busy", 20)
+    assert "was not called" in str(error)
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [

@@ -170,6 +170,21 @@ async def test_over_http_metrics_are_for_principals_that_may_see_all(configure):
             assert "mcp_bridge" not in answer.text
 
 
+async def test_over_http_metrics_are_held_to_the_origins_and_the_rate_of_requests(configure):
+    setup = configure(**{"telemetry.over_http": True})
+    with setup.config.open("a") as file:
+        file.write("\n[principals.prometheus]\nsees_all = true\nrequests_per_minute = 2\n")
+    token = setup.run("principal", "add", "prometheus").stdout.decode().strip()
+    async with serving(setup) as bridge, bridge.http() as http:
+
+        async def status(**headers):
+            answer = await http.get("/metrics", headers={"authorization": f"Bearer {token}"} | headers)
+            return answer.status_code
+
+        assert await status(origin="https://evil.example") == 403
+        assert [await status(), await status(origin=str(http.base_url).rstrip("/")), await status()] == [200, 200, 429]
+
+
 async def test_over_http_there_are_no_metrics_unless_they_are_asked_for(configure):
     async with serving(configure()) as bridge, bridge.http() as http:
         assert (await http.get("/metrics")).status_code == 404

@@ -83,7 +83,7 @@ class DownstreamServer(SupervisedServer):
         try:
             await self.argument_check(tool).run(arguments)
         except UncheckedError as error:
-            message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}"
+            message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}."
             hint = "Pass less, or have the server's author mend the tool's input schema."
             raise server_errors.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
@@ -133,7 +133,8 @@ class DownstreamServer(SupervisedServer):
             now, connection = await self._listed(tool.name)
             if now != tool:
                 raise self._changed(now) from None
-            left = max(0.0, deadline - anyio.current_time())
+            if (left := deadline - anyio.current_time()) <= 0:
+                raise
             return await self._call(connection, tool, arguments, left, listener)
 
     def _changed(self, now: ToolInfo) -> BridgeError:

@@ -247,8 +247,10 @@ async def opened(
         method,
         url,
         content=content,
-        # Encoded bodies are refused: a small one may be decoded to a large one.
-        headers={"accept-encoding": "identity", **headers},
+        # Encoded bodies are refused: a small one may be decoded to a large one. Values are bytes, as the client's own:
+        # the library encodes texts as ASCII, and a header's value may have all of Latin-1.
+        headers={b"accept-encoding": b"identity"}
+        | {name.encode(): value.encode("latin-1") for name, value in headers.items()},
         extensions={"trace": attempt.trace, _ATTEMPT: attempt},
     )
     with _failures(attempt):
@@ -341,6 +343,9 @@ class _failures:  # noqa: N801 - a context manager, as `contextlib.suppress`
 def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
     """What an exception of a request means."""
     reason = _reason(error)
+    if isinstance(error, UnicodeError) and not attempt.sent:
+        # The request's fault, and not the server's, which another try would not mend.
+        return RemoteFailure("refused", "was sent nothing: a letter of the request can't be sent", lasting=True)
     if isinstance(error, httpx2.ProxyError):
         return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
     if not attempt.sent:

@@ -8,6 +8,7 @@ together are within `max_output_chars`.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.executions.record import GIVEN_BEFORE
@@ -36,6 +37,12 @@ LEAST_BUDGET = 50
 """The lower bound when an escaped form is shortened."""
 
 OUTPUTS = ("stdout", "stderr", "value")
+
+
+def for_elsewhere(record: ExecutionRecord) -> ExecutionRecord:
+    """A record for a client that may be on another machine: without paths of this one, which it has no use for."""
+    rows = [{key: value for key, value in row.items() if key != "path"} for row in record.artifacts]
+    return replace(record, artifacts=rows)
 
 
 class Answer:
@@ -215,7 +222,8 @@ def error_text(error: ErrorRecord, limit: int | None = MAX_ERROR_CHARS) -> str:
 
 
 def _artifact(row: dict[str, Any]) -> str:
-    return f"[{row['name']}: {row['size']} bytes, {row['uri']}, {row['path']}]"
+    path = f", {row['path']}" if "path" in row else ""
+    return f"[{row['name']}: {row['size']} bytes, {row['uri']}{path}]"
 
 
 def _fitting(items: list[T], share: int) -> list[T]:

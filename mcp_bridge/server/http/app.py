@@ -103,22 +103,24 @@ class HttpApp:
     Args:
         endpoint: The MCP endpoint.
         settings: The settings of HTTP.
-        routes: Documents for clients that want to authenticate, which anybody may read, and what authenticates by
-            itself.
+        documents: For clients that want to authenticate; anybody may read them, web pages too.
         is_ready: Tells whether calls are taken.
         viewer: The trace viewer, if it is served.
+        metrics: The route of the metrics, if they are served. It authenticates by itself.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         settings: HttpSettings,
-        routes: Sequence[Route],
+        documents: Sequence[Route],
         is_ready: Callable[[], bool],
         viewer: HttpViewer | None = None,
+        metrics: Route | None = None,
     ) -> None:
-        self._public = {route.path for route in routes}
-        self._documents = Router(routes)
+        self._public = {route.path for route in documents}
+        self._documents = Router(documents)
+        self._metrics = metrics
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
         self._is_ready = is_ready
@@ -149,6 +151,8 @@ class HttpApp:
             answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
         elif scope["path"] == self._path:
             answer = self._endpoint
+        elif self._metrics is not None and scope["path"] == self._metrics.path:
+            answer = Router([self._metrics])
         elif self._viewer is not None and self._viewer.has(scope["path"]):
             answer = self._viewer
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == HEALTH_PATH:
@@ -238,8 +242,9 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator, limits, sessions)]
-        web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
+        metrics = _metrics(first, supervisor, endpoint, limits, sessions)
+        app = HttpApp(endpoint, settings, authenticator.routes(), is_ready, viewer, metrics)
+        web = _Server(_configuration(app, limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process_memory.release_memory)
@@ -272,25 +277,25 @@ async def serve_http(
     return supervisor.error
 
 
-def _metrics_routes(
+def _metrics(
     first: Configured | BridgeError,
     supervisor: BridgeSupervisor,
-    authenticator: Authenticator,
+    endpoint: Endpoint,
     limits: ConnectionLimits,
     sessions: Sessions,
-) -> list[Route]:
+) -> Route | None:
     """The route of the metrics, if the configuration has them served here. It authenticates by itself.
 
     Without the library the bridge isn't opened, and says why.
     """
     if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
-        return []
+        return None
     from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
 
     def clients() -> HttpClients:
         return HttpClients(len(limits.open), sessions.count)
 
-    return [Metrics(lambda: supervisor.current, clients).start().route(authenticator)]
+    return Metrics(lambda: supervisor.current, clients).start().route(endpoint.admit)
 
 
 def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:

@@ -41,13 +41,13 @@ from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, BoundedNames
 from mcp_bridge.views.ledger_metrics import LedgerFigures, ledger_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from prometheus_client import Metric
     from starlette.requests import Request
 
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
-    from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -276,18 +276,18 @@ class Metrics:
                 self._counted_at = time.monotonic()
             return generate_latest(self._registry)
 
-    def route(self, authenticator: Authenticator | None = None) -> Route:
+    def route(self, admit: Callable[[Request], Awaitable[Principal]] | None = None) -> Route:
         """The route `/metrics`.
 
         Args:
-            authenticator: Tells who asks: all principals are named, so whoever asks must be allowed to see all. None
-                where anybody who can reach it may ask.
+            admit: Tells who asks, or refuses the request: all principals are named, so whoever asks must be allowed to
+                see all. None where anybody who can reach it may ask.
         """
 
         async def metrics(request: Request) -> Response:
-            if authenticator is not None:
+            if admit is not None:
                 try:
-                    principal = await authenticator.principal(request)
+                    principal = await admit(request)
                     if not principal.may_see_all:
                         raise refused(403, "metrics_denied", "Only principals that may see all may read the metrics.")
                 except RefusedRequest as exc:

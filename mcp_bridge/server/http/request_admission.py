@@ -129,8 +129,7 @@ class Endpoint:
         try:
             if self.closed:
                 raise ending()
-            principal = await self._authenticator.principal(HTTPConnection(scope))
-            self._admit(principal)
+            principal = await self.admit(HTTPConnection(scope))
         except RefusedRequest:
             await _discard(receive)
             raise
@@ -142,6 +141,16 @@ class Endpoint:
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
             await self._pass_on(scope, body, room, receive, send)
+
+    async def admit(self, connection: HTTPConnection) -> Principal:
+        """Whose request it is, which counts against its rate.
+
+        Raises:
+            RefusedRequest: It isn't authenticated, or there were too many.
+        """
+        principal = await self._authenticator.principal(connection)
+        self._admit(principal)
+        return principal
 
     def _refusal(self, refusal: RefusedRequest) -> Response:
         """The response to a request that is refused."""

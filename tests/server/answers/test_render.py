@@ -56,6 +56,15 @@ def read_back(shown):
         return toon_format.decode(shown)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_client_elsewhere_is_told_no_path_of_this_machine(form, tmp_path):
+    record = ExecutionRecord(execution=EXECUTION, artifacts=[artifact(1)])
+    here, there = answer(record, tmp_path, output=form), answer(render.for_elsewhere(record), tmp_path, output=form)
+    assert "/state/" in here.text()
+    assert "/state/" not in there.text() + json.dumps([there.record(9000), there.record_within(9000)])
+    assert record.artifacts[0]["uri"] in there.text()
+
+
 # --- the text ---
 
 LONG = st.one_of(

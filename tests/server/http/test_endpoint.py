@@ -851,6 +851,8 @@ async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
         )
         answer = (await http.post("/mcp", json=body, headers=headers | anna)).json()["result"]
         assert not answer["isError"], answer
+        assert "artifact://" in json.dumps(answer)
+        assert "/files/" not in json.dumps(answer), "the client may be on another machine"
         body, headers = modern("resources/list")
         mine = (await http.post("/mcp", json=body, headers=headers | anna)).json()["result"]
         uris = [one["uri"] for one in mine["resources"] if one["uri"].startswith("artifact:")]
