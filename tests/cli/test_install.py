@@ -62,6 +62,8 @@ class User:
             "XDG_STATE_HOME": str(self.home / ".state"),
             "PATH": f"{Path(COMMAND).parent}{os.pathsep}{os.environ['PATH']}",
             "CODEX_HOME": "",
+            "CLAUDE_CONFIG_DIR": "",
+            "GEMINI_CLI_HOME": "",
         }
         for name, value in self.env.items():
             monkeypatch.setenv(name, value)
@@ -648,6 +650,23 @@ def test_servers_are_added_and_removed(user):
     assert "server_not_configured" in user.run("servers remove git").output
 
 
+BAD_NAMES = ["", " ", "a\nb", "a\x1b[2Jb", "a\u202eb", "n" * 300, " a"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_cannot_be_read_is_refused(user, name):
+    ended = user.run(f"servers add {shlex.quote(name)} -- x")
+    assert (ended.exit_code, "A server can't be called" in ended.output) == (2, True)
+    assert "A server can't be called" in user.run(f"install cursor --yes --name {shlex.quote(name)}").output
+    user.file("cursor", json.dumps({"mcpServers": {name: {"command": "x"}, "My Git": {"command": "y"}}}))
+    said = user.done("servers import cursor --yes")
+    assert "is left out: its name" in said
+    assert "\x1b" not in said
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"My Git"}
+    user.done("install cursor --take-over --yes")
+    assert set(user.servers("cursor")) == {"bridge", name}
+
+
 def test_a_service_is_added_by_its_document(user):
     document = "https://api.example.com/openapi.json"
     user.done(f"servers add api --openapi {document} --base-url https://api.example.com/v1 --operation 'GET /pets/*'")
@@ -691,6 +710,51 @@ def test_secrets_are_not_shown_however_they_are_written(user, secret):
     multiline = f'"""{secret}"""' if "\n" in secret else f"'{secret}'"
     user.file("codex", f"[mcp_servers.git]\ncommand = 'x'\n[mcp_servers.git.env]\nK = {multiline}\n")
     assert "of-mine" not in user.done("install codex --take-over --yes")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://example.com/mcp?key=pa55word-of-mine",
+        "https://me:pa55word-of-mine@example.com/mcp",
+        "https://example.com/mcp#pa55word-of-mine",
+        "${BASE}?key=pa55word-of-mine",
+    ],
+)
+def test_an_addresses_query_and_user_are_not_shown(user, address):
+    servers = {"a": {"type": "http", "url": address}, "b": {"command": "npx", "args": ["mcp-remote", address]}}
+    user.file("claude-code", json.dumps({"mcpServers": servers}, indent=1).replace("=", "\\u003d"))
+    said = user.done("servers import claude-code --yes")
+    assert "of-mine" not in said
+    assert "…" in said
+    assert "of-mine" not in user.done("install claude-code --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["a"]["url"] == address
+
+
+@pytest.mark.parametrize("client", [client for client in PROGRAMS if CLIENTS[client].syntax != "toml"])
+def test_a_null_in_place_of_servers_takes_the_bridge_and_returns(user, client):
+    text = f'{{"{CLIENTS[client].servers[0]}": null, "x": 1}}'
+    path = user.file(client, text)
+    user.done(f"install {client} --yes")
+    assert starts_the_bridge(user.servers(client)["bridge"])
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == text
+
+
+def test_files_are_written_where_the_clients_variables_say(user, tmp_path, monkeypatch):
+    for client, variable, file in (
+        ("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json"),
+    ):
+        user.env[variable] = str(tmp_path / client)
+        monkeypatch.setenv(variable, user.env[variable])
+        path = user.file(client, busy(client))
+        assert path == tmp_path / client / file
+        user.done(f"install {client} --take-over --yes")
+        assert set(user.servers(client, path)) == {"bridge"}
+        user.done(f"install {client} --uninstall --yes")
+        assert path.read_text() == busy(client)
+        assert not (user.home / file).exists()
 
 
 def test_a_folders_link_to_a_file_elsewhere_is_told(user):
@@ -778,6 +842,16 @@ def test_a_real_client_reads_what_was_written_and_what_is_left(user, client):
     user.done(f"install {client} --uninstall --yes")
     said = listed(user, package, *arguments)
     assert COMMAND not in said, said
+
+
+@pytest.mark.parametrize(("client", "variable"), [("claude-code", "CLAUDE_CONFIG_DIR"), ("gemini", "GEMINI_CLI_HOME")])
+def test_a_real_client_reads_what_was_written_where_its_variable_says(user, tmp_path, monkeypatch, client, variable):
+    user.env[variable] = str(tmp_path / "elsewhere")
+    monkeypatch.setenv(variable, user.env[variable])
+    user.done(f"install {client} --yes")
+    package, arguments = REAL[client]
+    said = listed(user, package, *arguments)
+    assert COMMAND in said, said
 
 
 def test_what_claude_code_adds_without_a_scope_moves_and_returns(user):

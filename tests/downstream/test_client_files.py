@@ -155,6 +155,29 @@ def test_files_are_where_the_environment_has_put_them(user, tmp_path):
     assert not user.find("codex").servers, "a relative path is none"
 
 
+def test_claude_code_and_gemini_have_their_files_where_their_variables_say(user, tmp_path):
+    claude, gemini = tmp_path / "claude", tmp_path / "gemini"
+    for client in ("claude-code", "gemini"):
+        user.write(user.file(client), '{"mcpServers": {"old": {"command": "x"}}}')
+    assert {spec.source for spec in user.find("claude-code").servers.values()} == {str(user.home / ".claude.json")}
+    user.environ = {"CLAUDE_CONFIG_DIR": str(claude), "GEMINI_CLI_HOME": str(gemini)}
+    servers = {"mcpServers": {"here": LOCAL}, "hasTrustDialogAccepted": True}
+    user.write(
+        claude / ".claude.json",
+        json.dumps({"mcpServers": {"mine": LOCAL | {"args": []}}, "projects": {str(user.folder): servers}}),
+    )
+    user.write(claude / "settings.json", '{"enabledMcpjsonServers": ["approved"]}')
+    user.write(user.home / ".claude/settings.json", '{"enableAllProjectMcpServers": true}')
+    entries = {name: {"command": name} for name in ("approved", "stranger")}
+    user.write(user.folder / ".mcp.json", json.dumps({"mcpServers": entries}))
+    assert set(user.find("claude-code").servers) == {"here", "approved", "mine"}
+    user.write(gemini / ".gemini/settings.json", local("gemini"))
+    assert [spec.source for spec in user.find("gemini").servers.values()] == [str(gemini / ".gemini/settings.json")]
+    user.write(user.folder / "rel/.claude.json", '{"mcpServers": {"stranger": {"command": "x"}}}')
+    user.environ = {"CLAUDE_CONFIG_DIR": "rel"}
+    assert "stranger" not in user.find("claude-code", cwd=user.folder).servers, "a folder's file is not the user's"
+
+
 def test_opencodes_files_are_one_and_a_later_one_changes_a_part(user):
     user.write(user.home / ".config/opencode/opencode.json", local("opencode"))
     user.write(user.home / ".config/opencode/opencode.jsonc", '{"mcp": {"mine": {"enabled": false}} /* off */}')
@@ -431,6 +454,23 @@ def test_what_an_editor_asks_for_is_a_problem_that_says_what_to_do(user):
     assert "envFile is not read" in one(user, "cursor", {"command": "x", "envFile": ".env"}).problem
 
 
+def test_headers_that_a_program_of_claude_codes_gives_are_a_problem_that_says_what_to_do(user):
+    entry = {"type": "http", "url": "https://example.com/mcp", "headersHelper": "/opt/token.sh"}
+    assert one(user, "claude-code", entry).problem == (
+        "headersHelper is not read: write its headers into headers, for example as ${NAME}."
+    )
+
+
+def test_a_null_in_place_of_servers_is_none(user):
+    user.write(user.file("claude-code"), json.dumps({"mcpServers": None, "projects": {str(user.folder): None}}))
+    user.write(user.folder / ".mcp.json", '{"mcpServers": null}')
+    found = user.find("claude-code")
+    # Claude Code, too, takes it as an error in the folder's file alone.
+    assert [(row.file, "has no mcpServers" in row.message) for row in found.problems] == [
+        (str(user.folder / ".mcp.json"), True)
+    ]
+
+
 def test_the_variables_of_gemini_opencode_and_windsurf(user):
     user.environ = {"A": "1", "B_2": "$A"}
     spec = one(user, "gemini", {"command": "x", "args": ["$A", "${B_2}", "${NO:-else}", "$NO-${NO}"]})
@@ -597,7 +637,8 @@ def test_comments_change_nothing(table, indent, rng):
 @given(TABLES, INDENTS, st.randoms(use_true_random=False), TEXTS, TEXTS, VALUES)
 def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, key, value):
     text = written(table, indent, rng)
-    inside = table.get(outer, {})
+    inside = table.get(outer)
+    inside = {} if inside is None else inside
     if not isinstance(inside, dict):
         with pytest.raises(ValueError, match="no object"):
             jsonc.insert(text, (outer, key), value)

@@ -484,7 +484,7 @@ def folder(tmp_path, monkeypatch):
     home, here = tmp_path / "home", tmp_path / "checkout"
     home.mkdir()
     here.mkdir()
-    for name in [name for name in os.environ if name.startswith(("MCP_BRIDGE_", "XDG_"))]:
+    for name in [name for name in os.environ if name.startswith(("MCP_BRIDGE_", "XDG_", "CLAUDE_CONFIG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
@@ -538,6 +538,16 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
     assert "new" in files.change().servers
     (folder / ".mcp.json").unlink()
     assert "project" not in files.change().servers
+
+
+def test_claude_codes_files_are_watched_where_its_variable_says(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    files = ConfigurationFiles(None)
+    files.configure()
+    entry = {"command": "true", "args": ["new"]}
+    (tmp_path / "elsewhere/.claude.json").write_text(json.dumps({"mcpServers": {"new": entry}}))
+    assert "new" in files.change().servers
 
 
 def test_the_files_of_every_client_that_is_read_are_watched(folder):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge import settings
 from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.cli import configuration_loading, exit_statuses
-from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
@@ -158,7 +158,8 @@ def _configuration_files(named: Path | None) -> Iterator[Path]:
     own = settings.named_file(named)
     here = real_folder(Path.cwd())
     yield from (own,) if own else (settings.user_file(), here / CONFIG_NAME)
-    yield from (Path.home() / ".claude.json", Path.home() / ".claude" / "settings.json")
+    yield from CLIENTS["claude-code"].user_paths(Path.home(), os.environ)
+    yield claude_code_settings(Path.home(), os.environ)
     yield from (folder / PROJECT_NAME for folder in (here, *here.parents))
 
 

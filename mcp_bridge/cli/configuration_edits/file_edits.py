@@ -46,6 +46,8 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
 _VARIABLE = re.compile(
     r"(?:(?:Bearer|Basic|token) )?(?:\$\{(?:env:|input:)?[\w-]+\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
 )
+# What precedes the host of an address, and what follows its path: neither is shown where servers are listed.
+_ADDRESS = re.compile(r"(?:https?://|^\$)(?:([^/?#\s@]+)@)?[^?#\s]*[?#]?(\S*)", re.IGNORECASE)
 _SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
 
 
@@ -142,7 +144,10 @@ class ConfigurationFile:
         self.content = client_file_reading.loads(data or _empty(self.syntax), self.syntax)
 
     def diff(self) -> list[str]:
-        """The changes as a unified diff. Values of `env` and `headers` are masked: the diff may end up in a log."""
+        """The changes as a unified diff.
+
+        It may end up in a log: values of `env` and `headers`, and the queries and users of addresses, are masked.
+        """
         before, after = (self.old or b"").decode("utf-8-sig").splitlines(), self._text.splitlines()
         values = _secrets(self.content)
         if self.old is not None:
@@ -351,7 +356,7 @@ def _toml(text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:
 
 
 def _secrets(value: Any) -> set[str]:
-    """The texts in tables that hold secrets, as they are written in JSON and TOML."""
+    """The texts in tables, and the parts of addresses, that hold secrets, as they are written in JSON and TOML."""
     found: set[str] = set()
     waiting: list[tuple[Any, bool]] = [(value, False)]
     while waiting:
@@ -364,8 +369,15 @@ def _secrets(value: Any) -> set[str]:
             # TOML has text of several lines, and the diff has lines.
             for text in {here, *here.splitlines()}:
                 if len(text.strip()) >= _MIN_MASKED:
-                    found |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+                    found |= _written(text)
+        elif isinstance(here, str):
+            for parts in _ADDRESS.findall(here):
+                found |= {text for part in parts if len(part) >= _MIN_MASKED for text in _written(part)}
     return found
+
+
+def _written(text: str) -> set[str]:
+    return {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def _equal(before: list[str], after: list[str]) -> int:
@@ -385,7 +397,8 @@ def _masked(line: str, values: set[str]) -> str:
 
     def decoded(match: re.Match[str]) -> str:
         try:
-            return '"…"' if json.loads(match[0]) in values else match[0]
+            text = json.loads(match[0])
+            return '"…"' if any(value in text for value in values) else match[0]
         except ValueError:
             return match[0]
 

@@ -10,7 +10,7 @@ from mcp_bridge import escaping, settings
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
-from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table, refuse_bad_name
 from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
@@ -31,8 +31,10 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
     """Write a `[servers.NAME]` table; return the exit status.
 
     Raises:
-        BridgeError: `bad_config`: the table is invalid; `server_exists`; as `ConfigurationFile.write`.
+        BridgeError: `bad_argument`: the name is bad; `bad_config`: the table is invalid; `server_exists`; as
+            `ConfigurationFile.write`.
     """
+    refuse_bad_name(name)
     file = ConfigurationFile(config or settings.user_file(), "toml")
     spec_from_toml(name, table, "the command line")
     if (existing := file.member("servers", name)) is not None:

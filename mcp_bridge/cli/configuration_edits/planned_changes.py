@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge import settings
 from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
-from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
+from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command, refuse_bad_name
 from mcp_bridge.cli.configuration_edits.take_over import (
     Change,
     entries_at,
@@ -68,8 +68,9 @@ def planned(
         address: Where this bridge serves over HTTP, if it does.
 
     Raises:
-        BridgeError: `server_exists`; as `move_servers`.
+        BridgeError: `bad_argument`: the name is bad; `server_exists`; as `move_servers`.
     """
+    refuse_bad_name(request.name)
     servers = servers_path(client, file)
     entries = entries_at(file, servers)
     present = [name for name, entry in entries.items() if is_the_bridge(entry, address, os.environ)]

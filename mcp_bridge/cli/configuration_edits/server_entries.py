@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
-from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import MAX_NAME_CHARS, name_problem, spec_from_toml
 from mcp_bridge.downstream.configuration.self_reference.command_lines import NAMES
 from mcp_bridge.errors import BridgeError
 
@@ -55,6 +55,19 @@ def own_command() -> tuple[str, list[str]]:
     return (found if found and Path(found).resolve() == path.resolve() else str(path)), []
 
 
+def refuse_bad_name(name: str) -> None:
+    """Refuse a server's name that can't be read or written well.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    if (wrong := name_problem(name)) is not None:
+        shown = name if len(name) <= MAX_NAME_CHARS else f"{name[:20]}…"
+        raise BridgeError(
+            "bad_argument", f"A server can't be called {shown!r}: {wrong}", hint="Choose a short name, such as git."
+        )
+
+
 def bridge_entry(client: ClientName, command: str, args: list[str]) -> Table:
     """The entry of a client's file that starts the bridge."""
     entry: Table = {"command": command, "args": args}
@@ -77,6 +90,8 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     Raises:
         NotTransferableError: It is broken, or uses what only its client knows.
     """
+    if (wrong := name_problem(name)) is not None:
+        raise NotTransferableError(f"{wrong.removesuffix('.')}; give it another in {client.title}.")
     variables = client.variables
     if client.name == "codex" and isinstance(entry, dict) and "url" in entry:
         entry, variables = _codex_remote(entry), "braces"

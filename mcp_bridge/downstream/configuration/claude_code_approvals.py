@@ -34,13 +34,13 @@ class ClaudeCodeApprovals:
 
 
 def claude_code_approvals(
-    local: Sequence[Mapping[str, Any]], home: Path, problems: list[Problem]
+    local: Sequence[Mapping[str, Any]], settings: Path, problems: list[Problem]
 ) -> ClaudeCodeApprovals:
-    """The approvals in the project's parts of `~/.claude.json` and, for all projects, in `~/.claude/settings.json`.
+    """The approvals in the project's parts of `~/.claude.json` and, for all projects, in `settings.json`.
 
     The latter counts if the user has accepted the folder in Claude Code, which starts none of its servers before.
     """
-    general = client_file_reading.read(home / ".claude" / "settings.json", "json", problems)
+    general = client_file_reading.read(settings, "json", problems)
     accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
     sources = [*local, *([general] if accepted else [])]
     return ClaudeCodeApprovals(

@@ -93,6 +93,8 @@ def shape(client: ClientName, entry: Any, context: EntryContext) -> Shape:
         raise EntryError("the entry is not an object.")
     if "envFile" in entry and client in {"cursor", "vscode"}:
         raise EntryError("envFile is not read: write its variables into env, for example as ${env:NAME}.")
+    if entry.get("headersHelper") and client == "claude-code" and "url" in entry:
+        raise EntryError("headersHelper is not read: write its headers into headers, for example as ${NAME}.")
     return _SHAPES.get(client, _common)(entry, context)
 
 

@@ -36,7 +36,7 @@ from mcp_bridge.downstream.configuration.client_entries import EntryContext, Ent
 from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import claude_code_projects, git_root
-from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
@@ -242,7 +242,7 @@ class _Finder:
         for part in local:
             for name, entry in member(part, "mcpServers", user_file, problems).items():
                 yield self._spec(client, name, entry, part, user_file, "local")
-        approvals = claude_code_approvals(local, self.home, problems)
+        approvals = claude_code_approvals(local, claude_code_settings(self.home, self.environ), problems)
         here = self.cwd.resolve()
         for folder in (here, *here.parents[:-1]):
             yield from self._folder_file(client, folder / PROJECT_NAME, approvals)
@@ -301,7 +301,7 @@ class _Finder:
         if client.syntax == "toml" and not self._may_be_parsed(client, file, data, above=above):
             return
         content = client_file_reading.parse(data, file, client.syntax, discovery.problems)
-        if content and file.name == PROJECT_NAME and "mcpServers" not in content:
+        if content and file.name == PROJECT_NAME and content.get("mcpServers") is None:
             discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
         status, reason, trusted = _trusted(client, file, data, content, self.trust)
         meant = not above or _only_user_writable(file)

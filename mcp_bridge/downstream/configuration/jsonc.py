@@ -78,11 +78,22 @@ def find(text: str, path: tuple[str, ...]) -> Member | None:
 def insert(text: str, path: tuple[str, ...], value: Any) -> str:
     """Set the member at a path, making the objects on the way.
 
-    A new member comes after the last one, indented as the members beside it. Comments stay where they are.
+    A new member comes after the last one, indented as the members beside it. Comments stay where they are. A null on
+    the way becomes an object.
 
     Raises:
         ValueError: As `find`.
     """
+    for depth in range(1, len(path)):
+        outer = find(text, path[:depth])
+        if outer is None:
+            break
+        if text[outer.value : outer.end] == "null":
+            # Clients take it as absent.
+            for key in reversed(path[depth:]):
+                value = {key: value}
+            path = path[:depth]
+            break
     if (existing := find(text, path)) is not None:
         indent = _indent_of(text, existing.start)
         return text[: existing.value] + _written(value, indent, _unit(text)) + text[existing.end :]

@@ -35,8 +35,8 @@ class Client:
     Attributes:
         name: Its name in our settings and commands.
         title: Its name as its makers write it.
-        user_files: The user's files, the highest precedence first, from `{home}`, `{config}` (the XDG directory) or
-            `{codex}` on. `*.json` stands for those of a directory, by name.
+        user_files: The user's files, the highest precedence first, from `{home}`, or a directory of
+            `_DIRECTORIES` on. `*.json` stands for those of a directory, by name.
         servers: The keys that lead to the object of servers, in all of its files.
         new_file: The user's file to make if there is none.
         project_files: Its files in a folder, the highest precedence first, likewise; each is in
@@ -98,17 +98,29 @@ def _expanded(path: Path) -> list[Path]:
     return listing_files(path.parent) if path.name == _ALL else [path]
 
 
+_DIRECTORIES = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "codex": ("CODEX_HOME", ".codex"),
+    # Claude Code's file is beside its directory, unless the variable names one: then both are in that.
+    "claude_file": ("CLAUDE_CONFIG_DIR", ""),
+    "claude": ("CLAUDE_CONFIG_DIR", ".claude"),
+    "gemini": ("GEMINI_CLI_HOME", ""),
+}
+"""Where clients keep files: the variable that names the directory, and its place in the home directory without one."""
+
+
 def _path(pattern: str, home: Path, environ: Mapping[str, str]) -> Path:
     def directory(variable: str, default: str) -> str:
-        # A relative path is invalid there (XDG Base Directory Specification).
+        # A relative path is invalid in XDG's. In the others it would lead into the folder, which others have made.
         value = environ.get(variable, "")
         return value if Path(value).is_absolute() else str(home / default)
 
-    return Path(
-        pattern.format(
-            home=home, config=directory("XDG_CONFIG_HOME", ".config"), codex=directory("CODEX_HOME", ".codex")
-        )
-    )
+    return Path(pattern.format(home=home, **{name: directory(*place) for name, place in _DIRECTORIES.items()}))
+
+
+def claude_code_settings(home: Path, environ: Mapping[str, str]) -> Path:
+    """Claude Code's settings of the user, in which servers can be approved for all projects."""
+    return _path("{claude}/settings.json", home, environ)
 
 
 _MAC = "{home}/Library/Application Support"
@@ -117,7 +129,7 @@ _CLIENTS = (
     Client(
         "claude-code",
         "Claude Code",
-        ("{home}/.claude.json",),
+        ("{claude_file}/.claude.json",),
         project_files=(".mcp.json",),
         upward=True,
         variables="braces",
@@ -156,7 +168,7 @@ _CLIENTS = (
     Client(
         "gemini",
         "Gemini CLI",
-        ("{home}/.gemini/settings.json",),
+        ("{gemini}/.gemini/settings.json",),
         project_files=(".gemini/settings.json",),
         syntax="commented json",
         variables="gemini",

@@ -18,6 +18,7 @@ from mcp_bridge.downstream.configuration.spec import (
     TlsFiles,
 )
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.lookalikes import is_seen
 from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_files.line_numbers import line_of
 
@@ -27,6 +28,23 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.env_pass import EnvPass
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+
+
+MAX_NAME_CHARS = 128
+"""Length limit of a name that a command writes into the configuration."""
+
+
+def name_problem(name: str) -> str | None:
+    """Why a command doesn't give a server this name, in one sentence; or None."""
+    if not name.strip():
+        return "its name is empty."
+    if len(name) > MAX_NAME_CHARS:
+        return f"its name has more than {MAX_NAME_CHARS} characters."
+    if not all(is_seen(char) for char in name):
+        return "its name contains a line break or another character that can't be seen."
+    if name != name.strip():
+        return "its name begins or ends with a space."
+    return None
 
 
 def _error(file: str, message: str, hint: str | None, *path: str) -> BridgeError:
