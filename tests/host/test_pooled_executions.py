@@ -191,7 +191,7 @@ async def test_a_script_is_told_by_no_clock_of_its_processes_how_long_its_contai
     ages = [*processes.values(), *threads, *folders]
     assert [age for age in ages if age >= since] == [], (processes, threads, folders)
     # Docker can't hide it.
-    assert first is None or sandboxes.prepared.choice.engine == "docker"
+    assert first is None or sandboxes.prepared.report.choice.engine == "docker"
 
 
 @pytest.mark.parametrize(

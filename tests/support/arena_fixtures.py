@@ -76,8 +76,8 @@ class Victims:
 class Arena:
     """The bridge, in an event loop of its own: it goes on between tests, too."""
 
-    def __init__(self, portal, bridge):
-        self._portal, self._bridge = portal, bridge
+    def __init__(self, portal, bridge, engine):
+        self._portal, self._bridge, self.engine = portal, bridge, engine
         self.victims = Victims(bridge, VICTIM)
 
     def attacked(self, code, *, timeout=5, language="python"):
@@ -106,7 +106,7 @@ async def _opened(sandboxes, portal):
         sandboxes.open(faulty(), bounded=False) as bridge,
         anyio.create_task_group() as tasks,
     ):
-        arena = Arena(portal, bridge)
+        arena = Arena(portal, bridge, sandboxes.prepared.report.choice.engine)
         tasks.start_soon(arena.victims.live)
         yield arena
         tasks.cancel_scope.cancel()

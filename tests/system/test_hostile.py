@@ -104,7 +104,9 @@ for name in ("mem", "maps", "fd/0", "fd/2", "environ"):
         print(type(exc).__name__)
 print(len(os.listdir("/proc/self/fd")) > 3, open("/proc/self/maps").read() != "")
 """)
-    assert lines(record) == ["PermissionError"] * 5 + ["True True"]
+    # It is hidden; Docker, which can't hide it, closes it.
+    why = "PermissionError" if arena.engine == "docker" else "FileNotFoundError"
+    assert lines(record) == [why] * 5 + ["True True"]
 
 
 # --- frames ---
@@ -221,7 +223,7 @@ import json, os
 line = json.dumps({REPORTS[attack]}).encode()
 try:
     fd = os.open("/proc/1/fd/2", os.O_WRONLY)
-except PermissionError:
+except (FileNotFoundError, PermissionError):
     fd = os.open("/dev/null", os.O_WRONLY)
 for data in (line, b"{{not json", b"{{" * 100_000, b"\\xff" * 3_000_000, b"{{" + b"x" * 3_000_000, line):
     view = memoryview(data + b"\\n")
