@@ -173,8 +173,8 @@ def _leave_alone(child: int) -> None:
     """Touch nothing in the guest's first moments, unless it ends in them: what is shared with it would be copied."""
     try:
         ended = os.pidfd_open(child)
-    except OSError:
-        return  # the system has no such call
+    except (OSError, AttributeError):
+        return  # the system has no such call, or this Python none
     poller = select.poll()
     poller.register(ended, select.POLLIN)
     poller.poll(FIRST_BEAT_SECONDS * 1000)

@@ -199,6 +199,7 @@ async def test_a_forgotten_session_is_replaced_and_the_call_made_in_the_new_one(
         (404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"There is no such customer"}}'),
         (404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"The checkout session is closed now"}}'),
         (400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Paid, and the session is closed"}}'),
+        (400, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"Session 12 was closed"}}'),
         (400, b"The payment was captured, but the checkout session could not be closed"),
         (400, b'{"error":"session limit"}'),
         (429, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"Sent, and no more today"}}'),

@@ -397,8 +397,8 @@ _UNKNOWN_SESSION = re.compile(
     r"(mcp[ -])?session([ -]?id)?( provided| header)?"
     r"|(could not find |couldn't find |no such )(mcp[ -])?session"
     r"|(mcp[ -])?session([ -]?id)?( \S{1,100})? (is |was |has )?"
-    r"(not found|unknown|invalid|expired|terminated|closed|not recognized|no longer valid|doesn't exist|does not exist)"
-    r"( or (not found|unknown|invalid|expired|terminated|closed))?"
+    r"(not found|unknown|invalid|expired|terminated|not recognized|no longer valid|doesn't exist|does not exist)"
+    r"( or (not found|unknown|invalid|expired|terminated))?"
     r")[.!]?",
     re.IGNORECASE,
 )
