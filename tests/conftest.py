@@ -1,11 +1,10 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
-import fcntl
 import json
-import os
 import signal
 
 import pytest
+from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
@@ -39,22 +38,24 @@ pytest_plugins = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def one_builder_at_a_time(request, tmp_path_factory):
-    """Tests of the group `images` run one after the other, whichever worker has them: a build looks at every image.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_finish(session):
+    """A group of tests runs in one worker (`--dist loadgroup`): what is told to the scheduler has the group behind an @.
 
-    pytest-xdist 3.8 means to keep a group in one worker, and with pytest 9.2 it doesn't.
+    pytest-xdist 3.8 writes it to `_nodeid`, which pytest 9.2 has replaced by `_id`: each test would be a group of its own.
+    Nothing else is to see it, or `--last-failed` wouldn't find a test of a group.
     """
-    marker = request.node.get_closest_marker("xdist_group")
-    if marker is None or marker.args != ("images",):
-        yield
-        return
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    with (folder / "images.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    names = {}
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            if (group := item.get_closest_marker("xdist_group")) is not None:
+                names[item] = item._id
+                item._id = NodeId.parse(f"{item.nodeid}@{group.args[0]}")
+    try:
+        return (yield)
+    finally:
+        for item, name in names.items():
+            item._id = name
 
 
 @pytest.fixture
