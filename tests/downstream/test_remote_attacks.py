@@ -218,9 +218,11 @@ async def test_an_authorization_server_that_repeats_a_secret_has_it_in_no_error(
 async def test_a_call_that_nobody_waits_for_isnt_sent_again_when_the_server_takes_requests_again():
     async def busy(_request, message, number):
         if message["method"] == "tools/call" and number == 1:
+            refused.set()
             return Response(status_code=429, headers={"retry-after": "1"})
         return None
 
+    refused = asyncio.Event()
     server = ScriptedServer(busy)
 
     async def held(scope, receive, send):
@@ -238,7 +240,12 @@ async def test_a_call_that_nobody_waits_for_isnt_sent_again_when_the_server_take
             await server.app(scope, receive, send)
 
     async with serving(held) as port, Fleet([remote(port)]) as fleet:
-        assert (await failure(fleet, timeout=0.5)).code == "tool_timeout"
+        call = asyncio.create_task(call_tool(fleet, "remote", "act"))
+        await refused.wait()
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
         await asyncio.sleep(2)
         assert len(server.calls) == 1
 
