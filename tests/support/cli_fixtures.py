@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import typer.testing
 import yaml
 from typer.testing import CliRunner
 
@@ -23,6 +25,9 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+
+# `CliRunner` has typer make all commands of the app at each call, which takes longer than what most of them do.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")
 
