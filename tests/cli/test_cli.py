@@ -319,17 +319,17 @@ def test_a_script_that_is_none_is_a_usage_error(setup):
     binary.write_bytes(b"\x7fELF\xff\xfe")
     empty = setup.home / "empty.py"
     empty.write_bytes(b"")
-    says(setup.run("run", "nowhere.py"), 2, "script_missing", "nowhere.py", "No such file")
-    says(setup.run("run", str(setup.home)), 2, "script_missing", "directory")
-    says(setup.run("run", str(binary)), 2, "script_missing", "not UTF-8")
-    says(setup.run("run", "-", stdin=b"\xff"), 2, "script_missing", "not UTF-8")
-    says(setup.run("run", str(empty)), 2, "empty_code")
-    says(setup.run("run", "-c", "1", str(binary)), 2, "script_missing", "not both")
-    says(setup.run("run", "-c", "1", "--timeout", "0"), 2, "bad_timeout")
-    says(setup.run("run", "-c", "1", "--timeout", "1e9"), 2, "bad_timeout", "120")
-    says(setup.run("run", "-c", "1", "--timeout", "nan"), 2, "bad_timeout")
-    says(setup.run("run", "-c", "1", "--timeout", "soon"), 2, "--timeout")
-    says(setup.run("run", "-c", "print('\udcff')"), 2, "bad_code")
+    says(setup.invoke("run", "nowhere.py"), 2, "script_missing", "nowhere.py", "No such file")
+    says(setup.invoke("run", str(setup.home)), 2, "script_missing", "directory")
+    says(setup.invoke("run", str(binary)), 2, "script_missing", "not UTF-8")
+    says(setup.invoke("run", "-", stdin=b"\xff"), 2, "script_missing", "not UTF-8")
+    says(setup.invoke("run", str(empty)), 2, "empty_code")
+    says(setup.invoke("run", "-c", "1", str(binary)), 2, "script_missing", "not both")
+    says(setup.invoke("run", "-c", "1", "--timeout", "0"), 2, "bad_timeout")
+    says(setup.invoke("run", "-c", "1", "--timeout", "1e9"), 2, "bad_timeout", "120")
+    says(setup.invoke("run", "-c", "1", "--timeout", "nan"), 2, "bad_timeout")
+    says(setup.invoke("run", "-c", "1", "--timeout", "soon"), 2, "--timeout")
+    says(setup.invoke("run", "-c", "print('\udcff')"), 2, "bad_code")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_broken_configuration_is_a_usage_error_of_every_command(setup, command
 def test_what_is_wrong_in_the_configuration_is_named(setup):
     def complaint_about(content, *words):
         setup.config.write_bytes(content)
-        says(setup.run("run", "-c", "1"), 2, "bad_config", str(setup.config), *words)
+        says(setup.invoke("run", "-c", "1"), 2, "bad_config", str(setup.config), *words)
 
     complaint_about(b"timeout = 5\ntimout = 6\n", "line 2", "'timout'", "Did you mean timeout?")
     complaint_about(b"timeout = 'long'\n", "line 1", "timeout")
@@ -356,12 +356,17 @@ def test_what_is_wrong_in_the_configuration_is_named(setup):
     complaint_about(b"[servers.a]\ncomand = 'x'\n", "servers.a.comand", "Did you mean command?")
     complaint_about(b"\xff\xfe", "not UTF-8")
     setup.config.write_text("")
-    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_TIMEOUTT": "3"}), 2, "MCP_BRIDGE_TIMEOUTT", "MCP_BRIDGE_TIMEOUT?")
-    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_MEMORY": "much"}), 2, "MCP_BRIDGE_MEMORY", "512m")
+    says(
+        setup.invoke("run", "-c", "1", env={"MCP_BRIDGE_TIMEOUTT": "3"}),
+        2,
+        "MCP_BRIDGE_TIMEOUTT",
+        "MCP_BRIDGE_TIMEOUT?",
+    )
+    says(setup.invoke("run", "-c", "1", env={"MCP_BRIDGE_MEMORY": "much"}), 2, "MCP_BRIDGE_MEMORY", "512m")
     setup.config.unlink()
-    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+    says(setup.invoke("run", "-c", "1"), 2, "config_missing", str(setup.config))
     setup.config.mkdir()
-    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+    says(setup.invoke("run", "-c", "1"), 2, "config_missing", str(setup.config))
 
 
 def test_an_unreadable_configuration_in_its_usual_place_is_named(setup):
@@ -577,8 +582,12 @@ def test_a_server_whose_tools_are_known_is_started_all_the_same(configure, tmp_p
 
 
 def test_no_server_at_all_is_no_error(setup):
-    assert b"No server is configured" in setup.run("servers", "list").stdout
-    assert json.loads(setup.run("servers", "list", "--json").stdout) == {"servers": [], "skipped": [], "problems": []}
+    assert b"No server is configured" in setup.invoke("servers", "list").stdout
+    assert json.loads(setup.invoke("servers", "list", "--json").stdout) == {
+        "servers": [],
+        "skipped": [],
+        "problems": [],
+    }
 
 
 def test_help_names_every_command_and_option(setup):
@@ -605,11 +614,11 @@ def test_help_names_every_command_and_option(setup):
         ("version",): ("--json",),
     }
     for command, options in of.items():
-        shown = setup.run(*command, "--help", config=False)
+        shown = setup.invoke(*command, "--help", config=False)
         assert shown.returncode == 0
         assert all(option in shown.stdout.decode() for option in options), command
-    says(setup.run("rnu", config=False), 2, "rnu")
-    says(setup.run("run", "--jsn", config=False), 2, "--jsn")
+    says(setup.invoke("rnu", config=False), 2, "rnu")
+    says(setup.invoke("run", "--jsn", config=False), 2, "--jsn")
 
 
 def described(command, path=()):

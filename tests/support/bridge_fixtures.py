@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import re
 import signal
@@ -15,13 +16,16 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
+from typer.testing import CliRunner
 
+from mcp_bridge.cli.app import app
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.open_driver import open_engine
 from mcp_bridge.sandbox.ownership import Owner
@@ -203,6 +207,17 @@ class Setup:
         # Another test's bridge may have been killed a moment ago: whoever comes next removes what it has left.
         ended.stderr = SWEPT.sub(b"", ended.stderr)
         return ended
+
+    def invoke(self, *arguments, stdin=b"", config=True, env=None):
+        """As `run`, in this process: for what ends before a bridge would be opened."""
+        named = ["--config", str(self.config)] if config else []
+        environment = mock.patch.dict(os.environ, self.env | (env or {}), clear=True)
+        # The runner's streams, to which a log would go, are closed at its end.
+        with environment, mock.patch.object(logging, "basicConfig"), contextlib.chdir(self.home):
+            ended = CliRunner().invoke(app, [*named, *arguments], input=stdin)
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return subprocess.CompletedProcess(arguments, ended.exit_code, ended.stdout_bytes, ended.stderr_bytes)
 
     def parameters(self, **env):
         return StdioServerParameters(
