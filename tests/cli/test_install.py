@@ -856,7 +856,8 @@ def test_a_real_client_reads_what_was_written_where_its_variable_says(user, tmp_
 
 def test_what_claude_code_adds_without_a_scope_moves_and_returns(user):
     package, look = REAL["claude-code"][0], ["mcp", "get", "git"]
-    said = listed(user, package, "mcp", "add", "git", "-e", "TOKEN=x", "--", "uvx", "mcp-server-git")
+    # A command that ends at once: `mcp get` starts it, and `uvx` would look for the server first.
+    said = listed(user, package, "mcp", "add", "git", "-e", "TOKEN=x", "--", "false", "mcp-server-git")
     assert "local" in said, said
     assert "mcp-server-git" in listed(user, package, *look)
     user.done("install claude-code --take-over --yes")

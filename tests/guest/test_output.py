@@ -122,7 +122,8 @@ ENDS = {
     "closed channel": (
         {
             "python": "os.closerange(100, 1024); print('never seen?', end=''); import time; time.sleep(60)",
-            "javascript": "for (const fd of [3, 4, 5]) fs.closeSync(fd);\nfs.writeSync(1, 'never seen?');\nwhile (true) {}",
+            "javascript": "for (const fd of [3, 4, 5]) fs.closeSync(fd);\nfs.writeSync(1, 'never seen?');\n"
+            "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
         },
         None,
         None,
