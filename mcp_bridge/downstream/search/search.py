@@ -230,6 +230,7 @@ class SearchIndex:
             by_stem.append(row)
         of_one_word = [stem(concept.words[0]) if len(concept.words) == 1 else "" for concept in wanted]
         asked = set(of_one_word)
+        stems = frozenset[str]().union(*by_stem)
         ranked: dict[int, float] = {}
         likeness: dict[int, float] = {}
         fits = self._fits(words, wanted)
@@ -237,7 +238,7 @@ class SearchIndex:
             server = self._server_words[number]
             named = bool(server) and server <= asked
             rest = [row for row, own in zip(by_stem, of_one_word, strict=True) if not named or own not in server]
-            likeness[number] = self._likeness(number, rest)
+            likeness[number] = self._likeness(number, rest, stems)
             score = scores[number] * (1 + _NAME * likeness[number]) * (_SERVER if named and rest else 1)
             ranked[number] = score * fits(number)
         return ranked, likeness
@@ -314,17 +315,23 @@ class SearchIndex:
 
         return factor
 
-    def _likeness(self, number: int, by_stem: list[dict[str, float]]) -> float:
+    def _likeness(self, number: int, by_stem: list[dict[str, float]], stems: frozenset[str]) -> float:
         """The similarity of the query and the tool's name, 0 to 1.
 
         BM25 considers the length of a whole row: alone, it prefers a tool with a short description to one whose exact
         name is in the query.
+
+        Args:
+            number: The tool's.
+            by_stem: By a stem what it is worth, for each concept of the query that counts here.
+            stems: The stems of all its concepts: for most tools, none of them is in the name.
         """
         name = self._names[number]
-        if not name or not by_stem:
+        in_both = [part for part in name if part in stems]
+        if not in_both or not by_stem:
             return 0.0
-        of_name = sum(max(row.get(part, 0.0) for row in by_stem) for part in name)
-        of_query = sum(max(row.get(part, 0.0) for part in name) for row in by_stem)
+        of_name = sum(max(row.get(part, 0.0) for row in by_stem) for part in in_both)
+        of_query = sum(max(row.get(part, 0.0) for part in in_both) for row in by_stem)
         return (of_name + of_query) / (len(name) + len(by_stem))
 
     def _having_all(self, words: list[str]) -> set[int]:
