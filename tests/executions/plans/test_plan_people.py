@@ -1,4 +1,7 @@
-"""The list of a dry run, as people are shown it and decide on it; and hosts that are killed meanwhile."""
+"""The list of a dry run, as people are shown it and decide on it; and hosts that are killed meanwhile.
+
+`MCP_BRIDGE_TEST_LONG=1` has them killed at each point with a key and without one, in sessions that are new and that aren't.
+"""
 
 import json
 import re
@@ -11,6 +14,7 @@ import mcp_types as types
 import pytest
 from approval_tools import RULES
 from bridge_fixtures import COMMAND
+from crash_fixtures import LONG
 from script_hosts import HEAD, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.executions.approvals import approval_requests
@@ -46,20 +50,34 @@ def decide(hosts, execution, effect=1, *, approved=True):
     return ended(hosts.start(decide=asked))
 
 
-@pytest.mark.parametrize("key", ["key", None])
-@pytest.mark.parametrize(
-    "die",
-    [f"{point}:{made}" for made in MADE for point in ("before", "in", "outcome", "after")] + ["end"],
-)
+KILLED = [
+    (f"{point}:{made}", key)
+    for each, made in enumerate(MADE)
+    for number, point in enumerate(("before", "in", "outcome", "after"))
+    for key in ("key", None)
+    # Each point with one of them; each kind of point, and each call, with both.
+    if LONG or (each + number) % 2 == (key is None)
+]
+
+
+@pytest.mark.parametrize(("die", "key"), [*KILLED, ("end", "key"), ("end", None)])
 def test_wherever_its_host_is_killed_each_call_of_the_list_happens_once(hosts, die, key):
     is_killed(hosts, die, key)
 
 
-@pytest.mark.parametrize("key", ["key", None])
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize(
-    "die", ["before:careful a", "in:once c", "outcome:once c", "after:once c", "end", "taken", "moved"]
-)
+KILLED_IN_SESSIONS = [
+    (die, before, key)
+    for number, die in enumerate(
+        ["before:careful a", "in:once c", "outcome:once c", "after:once c", "end", "taken", "moved"]
+    )
+    for before in (True, False)
+    for key in ("key", None)
+    # Each point in a new session and in one that isn't, once with a key and once without.
+    if LONG or (number + before) % 2 == (key is None)
+]
+
+
+@pytest.mark.parametrize(("die", "before", "key"), KILLED_IN_SESSIONS)
 def test_so_it_does_in_a_session(hosts, die, before, key):
     if before:
         hosts.run("n = 1", None, session="s")
