@@ -1,5 +1,6 @@
 """Finding tools by word forms, typing errors, other words for the same, and parameters."""
 
+import functools
 import json
 import os
 import statistics
@@ -50,6 +51,12 @@ TOOLS = [
     make("convert_time", "Between time zones.", server="clock"),
     make("get_conversation", "Read a conversation.", server="talk"),
 ]  # fmt: skip
+
+
+@functools.cache
+def real_index(which="tools"):
+    """The index of real tools."""
+    return SearchIndex(real_tools(which))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +138,7 @@ def test_a_strict_search_takes_no_other_word(index):
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_of_real_tools_a_right_one_is_among_the_first_for_nine_queries_of_ten(held_out):
-    index = SearchIndex(real_tools())
+    index = real_index()
     assert len(index) >= 500
     chosen = [query for query in queries() if query.held_out == held_out]
     counted = found_by_kind(index.search, chosen)
@@ -160,23 +167,23 @@ def test_every_query_names_tools_that_there_are():
 @pytest.mark.parametrize("file", OTHER_QUERIES)
 def test_of_further_queries_most_of_each_kind_find_a_right_tool(file):
     """Most of these were known to who wrote the phrasings: what holds for others is in `tool_search`."""
-    index = SearchIndex(real_tools())
+    index = real_index()
     counted = found_by_kind(index.search, queries(file))
     assert all(good / total >= 0.85 for good, total in counted.values()), counted
 
 
 @pytest.mark.parametrize(
     ("which", "least"),
-    [("fresh", 0.95), ("late", 0.95), ("free", 0.85), ("judged", 0.95), ("last", 0.95), ("paraphrases held out", 0.87)],
+    [("fresh", 0.95), ("late", 0.95), ("free", 0.85), ("judged", 0.95), ("last", 0.95)],
 )
 def test_of_queries_that_nobody_knew_who_changed_the_search_most_find_a_right_tool(which, least):
-    good, total = found_by_kind(SearchIndex(real_tools()).search, sets()[which])["all"]
+    good, total = found_by_kind(real_index().search, sets()[which])["all"]
     assert good / total >= least
 
 
 def test_of_queries_for_other_servers_most_find_a_right_tool(monkeypatch):
     """Nothing but paraphrases to learn from knows these servers."""
-    index = SearchIndex(real_tools("other_tools"))
+    index = real_index("other_tools")
     chosen = queries("other_queries.tsv") + queries("other_last_queries.tsv")
     assert not [query for query in chosen if query.right - {f"{tool.server}.{tool.name}" for tool in index.tools}]
     counted = found_by_kind(index.search, chosen)
@@ -189,7 +196,7 @@ def test_of_queries_for_other_servers_most_find_a_right_tool(monkeypatch):
 
 
 def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
-    index = SearchIndex(real_tools())
+    index = real_index()
     monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
     chosen = queries("kept_back_queries.tsv")
     found, _ = found_by_kind(index.search, chosen)["paraphrase"]
@@ -200,8 +207,9 @@ def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
 
 def test_what_was_learnt_of_some_tools_finds_paraphrases_for_others(monkeypatch):
     """None of these was learnt from, though phrases for their tools were."""
-    index, chosen = SearchIndex(real_tools()), sets()["paraphrases held out"]
+    index, chosen = real_index(), sets()["paraphrases held out"]
     found, total = found_by_kind(index.search, chosen)["all"]
+    assert found / total >= 0.87
     monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
     without, _ = found_by_kind(index.search, chosen)["all"]
     assert (found - without) / total >= 0.08
@@ -247,7 +255,7 @@ def test_a_search_and_a_description_take_few_tokens():
         import bpe_openai
 
         encoding = bpe_openai.get_encoding("o200k_base")
-    index = SearchIndex(real_tools())
+    index = real_index()
     counted, answers = [], []
     for query in [*queries("blind_queries.tsv"), *queries()]:
         hits = [hit.tool for hit in index.search(query.text, 5)]
