@@ -1,7 +1,10 @@
 """Images: what a script shows as one is one, once, and of a size that a client takes."""
 
 import base64
+import json
+import os
 
+import anyio
 import pytest
 from execution_fixtures import lines, printed
 
@@ -144,10 +147,16 @@ async def test_an_image_that_is_too_large_is_said_with_the_line_to_write(sandbox
 
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(500)
-async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes):
-    """With the packages of the data profile."""
+async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, setup):
+    """With the packages of the data profile, in the image that `mcp-bridge image build --profile data` has made."""
+    # How the package index is reached is in the environment.
+    outside = {name: os.environ[name] for name in os.environ.keys() - setup.env.keys() if "MCP_BRIDGE" not in name}
+    words = ("image", "build", "--profile", "data", "--json")
+    ended = await anyio.to_thread.run_sync(lambda: setup.run(*words, env=outside, timeout=400))
+    assert ended.returncode == 0, ended.stderr
     settings = sandboxes.settings.model_copy(update={"profile": "data"})
     prepared = await prepare(settings)
+    assert prepared.image.reference == json.loads(ended.stdout)["reference"]
     async with sandboxes.open(profile="data", timeout=60, memory=1 << 30) as bridge:
         bridge.sandboxes.prepared = prepared
 

@@ -31,6 +31,7 @@ ELSEWHERE = {
     f"uvx --from /home/me/mcp-code-bridge/dist/{WHEEL} mcp-bridge --version": "tests/project/test_repository.py",
     'claude mcp add --scope user bridge -- "$(command -v mcp-bridge)"': "tests/project/test_repository.py",
     "claude mcp list": "tests/server/test_clients.py",
+    "mcp-bridge image build --profile data": "tests/guest/test_images.py",
     "mcp-bridge install cursor": "tests/cli/test_install.py",
     "mcp-bridge install vscode --project": "tests/cli/test_install.py",
     "uv tool upgrade mcp-code-bridge": "tests/project/test_repository.py",
@@ -39,7 +40,7 @@ ELSEWHERE = {
     "claude mcp remove bridge": "tests/project/test_repository.py",
     "uv tool uninstall mcp-code-bridge": "tests/project/test_repository.py",
 }
-"""Commands that another file runs, since they need a machine or a client of their own."""
+"""Commands that another file runs, since they need a machine or a client of their own, or have done a long piece of work for it."""
 
 
 def sequences():
