@@ -26,7 +26,7 @@ LISTING = [
     {"name": name, "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True} if name in READS else {}}
     for name in (*READS, "put", "drop")
 ]
-SCRIPTS = 400 if LONG else 24
+SCRIPTS = 400 if LONG else 50
 """Under each of two policies, none under both. Every third one is in JavaScript."""
 
 
