@@ -260,8 +260,7 @@ print(await local.careful(text="last"))
 """
 
 
-@pytest.mark.parametrize("key", ["key", None])
-@pytest.mark.parametrize("order", [(2, 5, 8), (8, 2, 5)])
+@pytest.mark.parametrize(("order", "key"), [((2, 5, 8), "key"), ((8, 2, 5), None)])
 def test_of_ten_calls_at_once_three_wait_and_are_decided_in_any_order(desk, key, order):
     first = desk.run(TEN, key)
     execution = first["execution"]
@@ -464,9 +463,8 @@ def test_wherever_its_host_is_killed_what_was_approved_happens_once(desk, die):
     assert desk.done == ["once a", "careful b", "once c"]
 
 
-@pytest.mark.parametrize("key", ["key", None])
-def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk, key):
-    first = desk.run(ONE, key)
+def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk):
+    first = desk.run(ONE, None)
     execution = first["execution"]
     ident = f"{execution[:6]}.1"
     code, listed, _ = desk.command("approvals", "list")
@@ -482,7 +480,7 @@ def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk, key):
     assert (code, "still_waiting" in errors, execution in errors) == (5, True, True), errors
     code, _, errors = desk.command("approvals", "approve", ident, "--resume")
     assert (code, desk.done) == (0, ["once a", "careful b", "once c"]), errors
-    assert desk.run(ONE, key)["stdout"] == "once:a\ncareful:b\nonce:c\n"
+    assert desk.run(ONE, None)["stdout"] == "once:a\ncareful:b\nonce:c\n"
     code, _, errors = desk.command("approvals", "deny", ident)
     assert (code, "already_decided" in errors) == (4, True), errors
 

@@ -17,11 +17,11 @@ class Runs:
     def __init__(self, sandboxes):
         self._sandboxes = sandboxes
 
-    async def all(self, *codes, specs=(), **options):
+    async def all(self, *codes, specs=(), settings=None, **options):
         """Several scripts at once, each in its own sandbox; their records in order."""
         records = [None] * len(codes)
 
-        async with self._sandboxes.open(*specs) as bridge, anyio.create_task_group() as tasks:
+        async with self._sandboxes.open(*specs, **settings or {}) as bridge, anyio.create_task_group() as tasks:
 
             async def one(place, code):
                 records[place] = await bridge.run(code, language="javascript", **options)
@@ -265,7 +265,9 @@ EXITS = {
 
 
 async def test_every_way_out_is_reported_as_what_it_is(bridge):
-    records = await bridge.all(*(f"console.log('before');\n{code}" for code in EXITS), timeout=20)
+    # Memory that is soon used up.
+    settings = {"memory": 256 << 20}
+    records = await bridge.all(*(f"console.log('before');\n{code}" for code in EXITS), timeout=20, settings=settings)
     for record, (code, (status, exit_code)) in zip(records, EXITS.items(), strict=True):
         assert (code, record.status) == (code, status), record.error
         assert exit_code is ... or (code, record.exit_code) == (code, exit_code), record.error

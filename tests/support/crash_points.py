@@ -32,6 +32,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from forked_hosts import load_everything
 from power_cut import shim
 
 import mcp_bridge
@@ -185,7 +186,7 @@ def late(step: str, x: Any = None, y: Any = None, of: Any = None, v: Any = None)
 # --- hosts
 
 TABLES = {
-    "tools": {"modules": ["crash_points"], "path": [str(Path(__file__).parent)]},
+    "tools": {"modules": ["crash_points"], "entry_points": False},
     "model": {"provider": "scripted", "default_answer": "yes"},
 }
 
@@ -316,6 +317,7 @@ def watch(job):
 
 def main():
     sys.modules["crash_points"] = sys.modules["__main__"]
+    load_everything(TABLES)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     put_points()
     for line in sys.stdin:

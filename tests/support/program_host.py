@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 import anyio
+from forked_hosts import load_everything
 
 import mcp_bridge
 from mcp_bridge.errors import BridgeError
@@ -33,6 +34,8 @@ from mcp_bridge.settings import Settings
 CARD = "4111 1111 1111 1111"
 
 RULES = {"rules": [{"tools": ["local.careful*"], "effect": "approve"}]}
+
+TABLES = {"tools": {"modules": ["program_host"], "entry_points": False}, "policy": RULES}
 
 
 def die() -> None:
@@ -125,8 +128,7 @@ def card() -> dict[str, str]:
 
 async def main(job: dict) -> dict:
     state = Path(job["state"])
-    tables = {"tools": {"modules": ["program_host"], "path": [str(Path(__file__).parent)]}, "policy": RULES}
-    governance = load_governance(tables, None, Path.cwd(), state)
+    governance = load_governance(TABLES, None, Path.cwd(), state)
     async with open_bridge(Settings(state_dir=state), (), governance) as bridge:
         try:
             if "run" in job:
@@ -291,6 +293,7 @@ def watch(job: dict) -> None:
 
 if __name__ == "__main__":
     sys.modules["program_host"] = sys.modules["__main__"]
+    load_everything(TABLES)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:

@@ -6,7 +6,7 @@ JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, c
 context, key) or `cells` (a list of what `run` takes, one after the other); `seed`, that of a new session; `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `send` (id, name, payload: an event);
 `kills` (what: `host` or `container`; after: seconds), what is killed at an instant after the bridge is open;
-`quick`, whether waits give up their sandboxes at once; `extra`,
+`quick`, whether waits give up their sandboxes at once; `quiet`, the seconds after which a script is at rest; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
+from forked_hosts import load_everything
 
 import mcp_bridge
 from mcp_bridge.errors import BridgeError
@@ -59,6 +60,8 @@ RULES = {
     ],
     "limits": {"calls": 40},
 }
+
+TABLES = {"tools": {"modules": ["script_host"], "entry_points": False}, "policy": RULES}
 
 
 def die() -> None:
@@ -234,8 +237,7 @@ class Person:
 
 async def main(job: dict) -> dict:
     state = Path(job["state"])
-    tables = {"tools": {"modules": ["script_host"], "path": [str(Path(__file__).parent)]}, "policy": RULES}
-    governance = load_governance(tables, None, Path.cwd(), state)
+    governance = load_governance(TABLES, None, Path.cwd(), state)
     person = Person(job["says"]) if "says" in job else None
     async with open_bridge(Settings(state_dir=state, **job["settings"]), (), governance) as bridge:
         if "kills" in job:
@@ -289,6 +291,7 @@ def host(job: dict) -> None:
     divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
     if job.get("quick"):
         script_waits.SHORT_WAIT_SECONDS, script_activity.QUIET_SECONDS = 0.02, 0.1
+    script_activity.QUIET_SECONDS = job.get("quiet", script_activity.QUIET_SECONDS)
     if "seed" in job:
         cell.secrets = SimpleNamespace(token_hex=lambda _: job["seed"])
     if job.get("extra"):
@@ -316,6 +319,7 @@ def watch(job: dict) -> None:
 
 if __name__ == "__main__":
     sys.modules["script_host"] = sys.modules["__main__"]
+    load_everything(TABLES)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("generated sessions")
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 FIRST_SEED = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0"))
-SESSIONS = 200 if LONG else 6
+SESSIONS = 200 if LONG else 3
 
 CELLS = 5
 

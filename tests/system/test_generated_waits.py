@@ -8,7 +8,7 @@ import pytest
 from generated_waits import Waiting
 from script_hosts import make_hosts, source  # noqa: F401  (fixtures)
 
-SCRIPTS = 600 if os.environ.get("MCP_BRIDGE_TEST_LONG") else 12
+SCRIPTS = 600 if os.environ.get("MCP_BRIDGE_TEST_LONG") else 6
 
 MAX_RUNS = 60
 """More than any of these scripts goes on, with all deaths."""

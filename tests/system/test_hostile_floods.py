@@ -4,12 +4,14 @@ A flood waits for its turn as long as somebody else is at work, so its neighbour
 """
 
 import asyncio
+import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
-from execution_fixtures import Peak, Ticker, lines, printed
+from execution_fixtures import BOTH, Peak, Ticker, lines, printed
 from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES, on_channel
 from servers.specs import faulty
 
@@ -41,18 +43,35 @@ async def attacked(sandboxes, code, *, timeout=5, turns=12, language="python", *
 
 # --- floods ---
 
+LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'echo', 'arguments': {'text': 'x'}}}",
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {}}}",
-        "{'method': 'catalog.tools', 'params': {'server': 'faulty'}}",
-        "{'method': 'catalog.search', 'params': {'query': 'echo text', 'limit': 100}}",
-        "{'method': 'catalog.describe', 'params': {'name': 'faulty.' * 100 + 'ehco'}}",
-        "{'method': 'memory.list', 'params': {}}",
-    ],
-    ids=["calls", "hanging", "catalog", "search", "describe", "memory"],
+
+def in_either(names, floods):
+    """Each flood in one of the languages, by turns, for a test of `bilingual` and of what `names` are.
+
+    The host is sent the same, by whichever guest. `MCP_BRIDGE_TEST_LONG=1` asks for each in both.
+    """
+    turns = itertools.cycle([(language,) for language in BOTH])
+    cases = [
+        pytest.param(language, *values, id=f"{language}-{name}")
+        for name, values in floods.items()
+        for language in (BOTH if LONG else next(turns))
+    ]
+    return pytest.mark.parametrize(("bilingual", *names), cases, indirect=["bilingual"])
+
+
+@in_either(
+    ["request_"],
+    {
+        "calls": [
+            "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'echo', 'arguments': {'text': 'x'}}}"
+        ],
+        "hanging": ["{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {}}}"],
+        "catalog": ["{'method': 'catalog.tools', 'params': {'server': 'faulty'}}"],
+        "search": ["{'method': 'catalog.search', 'params': {'query': 'echo text', 'limit': 100}}"],
+        "describe": ["{'method': 'catalog.describe', 'params': {'name': 'faulty.' * 100 + 'ehco'}}"],
+        "memory": ["{'method': 'memory.list', 'params': {}}"],
+    },
 )
 async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(bilingual, request_, tmp_path):
     peak, ticker = Peak(), Ticker()
@@ -71,17 +90,20 @@ async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(bilingual, r
     assert ticker.longest < 3
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {'x': 'x' * (15 << 20)}}}",
-        "{'method': 'tool.call', 'params': {'server': 'x' * (15 << 20), 'tool': 'hang', 'arguments': {}}}",
-        "{'method': 'catalog.describe', 'params': {'name': '.' * (15 << 20)}}",
-        "{'method': 'catalog.search', 'params': {'query': 'echo ' * (3 << 20)}}",
-        "{'method': 'memory.save', 'params': {'key': 'k', 'value': 'x' * (15 << 20)}}",
-        "{'method': 'artifact.write', 'params': {'name': 'n', 'base64': 'A' * (15 << 20), 'first': True, 'last': False}}",
-    ],
-    ids=["arguments", "server", "describe", "search", "memory", "artifact"],
+@in_either(
+    ["request_"],
+    {
+        "arguments": [
+            "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {'x': 'x' * (15 << 20)}}}"
+        ],
+        "server": ["{'method': 'tool.call', 'params': {'server': 'x' * (15 << 20), 'tool': 'hang', 'arguments': {}}}"],
+        "describe": ["{'method': 'catalog.describe', 'params': {'name': '.' * (15 << 20)}}"],
+        "search": ["{'method': 'catalog.search', 'params': {'query': 'echo ' * (3 << 20)}}"],
+        "memory": ["{'method': 'memory.save', 'params': {'key': 'k', 'value': 'x' * (15 << 20)}}"],
+        "artifact": [
+            "{'method': 'artifact.write', 'params': {'name': 'n', 'base64': 'A' * (15 << 20), 'first': True, 'last': False}}"
+        ],
+    },
 )
 async def test_a_flood_of_huge_requests_is_held_back_and_holds_nobody_up(bilingual, request_, tmp_path):
     peak, ticker = Peak(), Ticker()
@@ -117,12 +139,12 @@ from mcp.servers import slow, faulty
 from mcp import runtime
 deep = {{}}
 for _ in range(40): deep = {{"a": deep}}
-calls = [slow.unique(x={values}) for _ in range(20)] + [slow.twice(x=deep) for _ in range(20)]
-calls += [runtime.list_tools("faulty") for _ in range(64)] + [runtime.describe("faulty", "schema") for _ in range(64)]
-calls += [runtime.search("tool value", 100) for _ in range(64)]
+calls = [slow.unique(x={values}) for _ in range(8)] + [slow.twice(x=deep) for _ in range(8)]
+calls += [runtime.list_tools("faulty") for _ in range(32)] + [runtime.describe("faulty", "schema") for _ in range(32)]
+calls += [runtime.search("tool value", 100) for _ in range(32)]
 results = await asyncio.gather(*calls, return_exceptions=True)
-print([str(result)[:40] for result in results[:20] if isinstance(result, Exception)])
-print({{result.code for result in results[20:40]}}, sum(isinstance(result, Exception) for result in results[40:]))
+print([str(result)[:40] for result in results[:8] if isinstance(result, Exception)])
+print({{result.code for result in results[8:16]}}, sum(isinstance(result, Exception) for result in results[16:]))
 """
     ticker = Ticker()
     async with sandboxes.open(faulty("many", 989), slow) as bridge, asyncio.TaskGroup() as tasks:
@@ -171,17 +193,22 @@ os.dup2(r, READ)
     assert peak.growth < 400 * MEGABYTE
 
 
-@pytest.mark.parametrize(
-    ("frame", "statuses"),
-    [
-        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': ''}}", {"timeout"}),
-        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': 'ab'}}", {"timeout", "output_limit"}),
-        ("{'method': 'output.display', 'params': {'data': {'k' * 100_000: 'v'}}}", {"output_limit", "timeout"}),
-        ("{'method': 'progress.report', 'params': {'done': 1, 'message': 'm' * 100_000}}", {"timeout"}),
-        ("{'method': 'guest.ready', 'params': {'python': 'x' * 1000}}", {"timeout"}),
-        ("{'method': 'request.cancel', 'params': {'id': 5}}", {"timeout"}),
-    ],
-    ids=["empty", "small", "displays", "progress", "ready", "cancel"],
+@in_either(
+    ["frame", "statuses"],
+    {
+        "empty": ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': ''}}", {"timeout"}),
+        "small": (
+            "{'method': 'output.write', 'params': {'stream': 'stdout', 'text': 'ab'}}",
+            {"timeout", "output_limit"},
+        ),
+        "displays": (
+            "{'method': 'output.display', 'params': {'data': {'k' * 100_000: 'v'}}}",
+            {"output_limit", "timeout"},
+        ),
+        "progress": ("{'method': 'progress.report', 'params': {'done': 1, 'message': 'm' * 100_000}}", {"timeout"}),
+        "ready": ("{'method': 'guest.ready', 'params': {'python': 'x' * 1000}}", {"timeout"}),
+        "cancel": ("{'method': 'request.cancel', 'params': {'id': 5}}", {"timeout"}),
+    },
 )
 async def test_a_flood_of_notifications_takes_no_memory_and_holds_nobody_up(bilingual, frame, statuses):
     peak, ticker = Peak(), Ticker()

@@ -450,7 +450,7 @@ async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later
         beats.append(isinstance(report, messages.InitBeat))
 
     monkeypatch.setattr(SandboxRun, "_take", heard)
-    async with open_desk() as desk:
+    async with open_desk(memory=128 << 20) as desk:
         only_podman(desk, how)
         records = []
         async with anyio.create_task_group() as tasks:

@@ -63,8 +63,7 @@ def as_before(again):
     return failed, [shown, *blocks], {name: value for name, value in record.items() if name != "notices"}
 
 
-@OVER_BOTH
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize(("transport", "mode"), [("stdio", "legacy"), ("http", "2026-07-28")], indirect=["transport"])
 async def test_a_client_that_calls_again_with_its_key_is_given_what_it_was_and_nothing_is_done_again(desk, mode):
     setup, paid, state = desk
     async with setup.client(mode) as client:

@@ -9,6 +9,9 @@ pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(180)
 
 WAIT = "runtime.wait_event('go')"
 
+# After so long a script is looked at that waits. Half a second's share of a processor is what a second's is.
+QUIET = {"quiet": 0.5}
+
 COMPUTES = "import time, threading\ndef compute(seconds):\n    began = time.thread_time()\n    while time.thread_time() < began + seconds: pass\n"
 
 
@@ -39,42 +42,39 @@ def test_beside_a_slow_tool_it_is_suspended_when_the_tool_has_answered(hosts):
 def test_what_computes_beside_a_wait_comes_to_its_end(hosts, where):
     # Before it is suspended, the call is made that needs what was computed.
     compute = {
-        "thread": "await asyncio.to_thread(compute, 3)",
+        "thread": "await asyncio.to_thread(compute, 0.8)",
         "process": (
             "import sys\n    p = await asyncio.create_subprocess_exec(sys.executable, '-c',"
-            " 'import time\\nwhile time.process_time() < 3: pass')\n    await p.wait()"
+            " 'import time\\nwhile time.process_time() < 0.8: pass')\n    await p.wait()"
         ),
     }[where]
     code = f"{COMPUTES}async def work():\n    {compute}\n    return await local.once(text='a')\nprint(await asyncio.gather({WAIT}, work()))"
-    record = hosts.run(code)
+    record = hosts.run(code, **QUIET)
     assert (record["status"], waits_for(record), hosts.done) == ("suspended", ["go"], ["once a"])
-    assert goes_on(hosts, record, code)["stdout"] == "[7, 'once:a']\n"
+    assert goes_on(hosts, record, code, **QUIET)["stdout"] == "[7, 'once:a']\n"
 
 
 @pytest.mark.parametrize(
     ("code", "key"),
     [
-        *(
-            (code, key)
-            for key in ("key", None)
-            for code in (
-                f"threading.Thread(target=compute, args=(1e9,), daemon=True).start()\nawait {WAIT}",
-                f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0)\nawait asyncio.sleep(0)\ncompute(1e9)",
-                # It never lets another thread run.
-                f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0.5)\nsum(range(10**12))",
-            )
+        (f"threading.Thread(target=compute, args=(1e9,), daemon=True).start()\nawait {WAIT}", "key"),
+        (
+            f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0)\nawait asyncio.sleep(0)\ncompute(1e9)",
+            None,
         ),
+        # It never lets another thread run.
+        (f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0.2)\nsum(range(10**12))", "key"),
         # With a key, the call that is cut short is in doubt.
         (
             "await local.once(text='a')\nslow = asyncio.ensure_future(local.once(text='b', seconds=50))\n"
-            "await asyncio.sleep(0.5)\ncompute(1e9)",
+            "await asyncio.sleep(0.2)\ncompute(1e9)",
             None,
         ),
     ],
 )
 def test_a_script_that_computes_on_beside_a_wait_has_its_time_and_no_more(hosts, code, key):
-    hosts.settings["timeout"] = 2
-    record = hosts.run(COMPUTES + code, key)
+    hosts.settings["timeout"] = 1.2
+    record = hosts.run(COMPUTES + code, key, **QUIET)
     assert (record["status"], record["error"]["code"]) == ("timeout", "script_timeout"), record
 
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.xdist_group("verifiers")
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
-MUTANTS = 12_000 if LONG else 700
+MUTANTS = 12_000 if LONG else 350
 """Of one seed, a test."""
 
 SEEDS = [1, 2, 3]
@@ -330,7 +330,7 @@ def test_the_three_agree_on_damaged_files_of_checkpoints(seed):
     book = Book().fill(6).checkpoint()
     case = Case("checkpoints", book.export(), (book.vkey,))
     found = collections.Counter()
-    for _ in range(MUTANTS // 2):
+    for _ in range(MUTANTS):
         text = in_notes(chance, [book.note(size) for size in chance.sample(range(1, book.size + 1), 3)])
         if not all(map(_is_whole, re.findall("^\u2014 .*$", text, re.MULTILINE))):
             # What a crash has left of a line of signatures is passed over, and what that takes with it is nobody's promise.

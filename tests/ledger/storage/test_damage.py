@@ -40,10 +40,10 @@ REFUSALS = {
 }
 """What a host says that finds a damage."""
 
-CASES = 40
-"""Damages of what one kill has left."""
+CASES = 32
+"""Damages of what one kill has left: each kind twice."""
 
-KILLS = 90 if LONG else 9
+KILLS = 90 if LONG else 6
 
 
 # --- damages: each changes the bytes of one file
