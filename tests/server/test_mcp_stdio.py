@@ -35,7 +35,6 @@ from mcp_bridge.settings import Settings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
-ERAS = ["legacy", "2026-07-28"]
 RECORD = "mcp-code-bridge/record"
 
 
