@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, setups, state_directory, until
-from http_bridge import ACCEPT, serving
+from http_bridge import ACCEPT, kept_serving, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from kept_files import kept_files
@@ -66,6 +66,19 @@ def team(configure):
     return make
 
 
+SHARED = pytest.mark.xdist_group("principals")
+"""For tests of principals of their own at one bridge, whose configuration they leave as it is."""
+
+
+@pytest.fixture(scope="module")
+def shared_bridge(configure_for_module):
+    setup = configure_for_module()
+    others = "".join(f"[principals.{name}]\n" for name in ("carla", "dora", "emil", "finn", "gina"))
+    setup.config.write_text(f"{setup.config.read_text()}\n{PRINCIPALS}{others}{OAUTH}{PROXY}")
+    with kept_serving(setup) as bridge:
+        yield bridge
+
+
 def token_for(setup, name, *arguments):
     return setup.command("principal", "add", name, *arguments).out.strip()
 
@@ -85,10 +98,11 @@ async def opened(http, headers):
     return headers | {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
 
 
-async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
-    setup = team()
+@SHARED
+async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(shared_bridge):
+    bridge, setup = shared_bridge, shared_bridge.setup
     anna = token_for(setup, "anna")
-    async with serving(setup) as bridge, bridge.http() as http:
+    async with bridge.http() as http:
         refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
         assert (refused.status_code, code_of(refused)) == (401, "credentials_needed")
         assert refused.headers["www-authenticate"].startswith("Bearer ")
@@ -118,10 +132,10 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
         assert b"Traceback" not in bridge.logged
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team, mode):
+async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team):
     tables = '[principals.anna]\nservers = ["one", "gone"]\n[principals.ben]\n'
     setup = team(tables, faulty(name="one"), faulty(name="other"))
+    modes = ["legacy", "auto"]
     tokens = {name: token_for(setup, name) for name in ("anna", "ben")}
     reach = """
 from mcp import programs, runtime
@@ -140,7 +154,7 @@ print(json.dumps(found))
 """
     async with serving(setup) as bridge:
 
-        async def told(name):
+        async def told(name, mode):
             async with (
                 httpx2.AsyncClient(headers=bearer(tokens[name]), timeout=DEADLINE_SECONDS) as http,
                 Client(streamable_http_client(bridge.url, http_client=http), mode=mode) as client,
@@ -148,14 +162,15 @@ print(json.dumps(found))
                 said = (await client.call_tool("run_python", {"code": reach})).content[0].text
                 return client.instructions.partition(".")[0], json.loads(said)
 
-        instructions, (servers, found, *others) = await told("anna")
-        assert instructions == "These MCP servers are behind it: one"
-        assert (servers, found) == (["one"], ["one"])
-        assert all("other" in other and "no server" in other.lower() for other in others), others
-        instructions, (servers, found, *others) = await told("ben")
-        assert instructions == "These MCP servers are behind it: one, other"
-        assert (servers, found) == (["one", "other"], ["one", "other"])
-        assert not any("no server" in other.lower() for other in others), others
+        for mode in modes:
+            instructions, (servers, found, *others) = await told("anna", mode)
+            assert instructions == "These MCP servers are behind it: one"
+            assert (servers, found) == (["one"], ["one"])
+            assert all("other" in other and "no server" in other.lower() for other in others), others
+            instructions, (servers, found, *others) = await told("ben", mode)
+            assert instructions == "These MCP servers are behind it: one, other"
+            assert (servers, found) == (["one", "other"], ["one", "other"])
+            assert not any("no server" in other.lower() for other in others), others
 
         # What a change adds waits for a restart, and what it takes away is gone.
         text = setup.config.read_text()
@@ -166,18 +181,21 @@ print(json.dumps(found))
         written.write_text(changed)
         # At once: the bridge may read it at any moment.
         written.replace(setup.config)
-        for name in tokens:
-            _, (servers, found, *others) = await told(name)
+        for name, mode in itertools.product(tokens, modes):
+            _, (servers, found, *others) = await told(name, mode)
             assert (servers, found) == (["one"], ["one"]), name
             assert all("no server" in other.lower() for other in others), others
     assert b"principals.anna.servers: there is no server 'gone', now" in bridge.logged
 
 
-@pytest.mark.parametrize("command", ["revoke", "rotate"])
-async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(team, command):
-    setup = team()
-    token, other = token_for(setup, "anna"), token_for(setup, "ben")
-    async with serving(setup) as bridge, contextlib.AsyncExitStack() as stack:
+@SHARED
+@pytest.mark.parametrize(("command", "name", "another"), [("revoke", "carla", "dora"), ("rotate", "emil", "finn")])
+async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(
+    shared_bridge, command, name, another
+):
+    bridge, setup = shared_bridge, shared_bridge.setup
+    token, other = token_for(setup, name), token_for(setup, another)
+    async with contextlib.AsyncExitStack() as stack:
         streams = []
         for each in (token, other):
             http = await stack.enter_async_context(bridge.http())
@@ -186,7 +204,7 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
             assert stream.status_code == 200
             streams.append(stream)
 
-        setup.command("principal", command, "anna")
+        setup.command("principal", command, name)
 
         with anyio.fail_after(DEADLINE_SECONDS), contextlib.suppress(httpx2.RemoteProtocolError):
             await streams[0].aread()
@@ -341,27 +359,26 @@ async def test_beyond_this_machine_it_serves_whom_it_knows(team):
         assert (await http.post(url, json=INITIALIZE, headers=bearer(token))).status_code == 200
 
 
-async def test_a_proxys_header_counts_from_the_proxy_alone_whatever_others_say_of_addresses(team):
-    setup = team(PRINCIPALS + PROXY)
-    async with serving(setup) as bridge:
-        subject = ACCEPT | {"x-client-subject": "CN=Anna"}
-        spoofed = subject | {"x-forwarded-for": "127.0.0.2", "forwarded": "for=127.0.0.2", "x-real-ip": "127.0.0.2"}
-        for address, headers, status in (
-            ("127.0.0.2", subject, 200),
-            ("127.0.0.2", ACCEPT, 401),
-            ("127.0.0.2", subject | {"x-client-subject": "CN=Ben"}, 403),
-            ("127.0.0.1", subject, 401),
-            ("127.0.0.1", spoofed, 401),
-        ):
-            transport = httpx2.AsyncHTTPTransport(local_address=address)
-            async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, transport=transport) as http:
-                answer = await http.post(bridge.url, json=INITIALIZE, headers=headers)
-                assert answer.status_code == status, (address, headers, answer.text)
+@SHARED
+async def test_a_proxys_header_counts_from_the_proxy_alone_whatever_others_say_of_addresses(shared_bridge):
+    subject = ACCEPT | {"x-client-subject": "CN=Anna"}
+    spoofed = subject | {"x-forwarded-for": "127.0.0.2", "forwarded": "for=127.0.0.2", "x-real-ip": "127.0.0.2"}
+    for address, headers, status in (
+        ("127.0.0.2", subject, 200),
+        ("127.0.0.2", ACCEPT, 401),
+        ("127.0.0.2", subject | {"x-client-subject": "CN=Ben"}, 403),
+        ("127.0.0.1", subject, 401),
+        ("127.0.0.1", spoofed, 401),
+    ):
+        transport = httpx2.AsyncHTTPTransport(local_address=address)
+        async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, transport=transport) as http:
+            answer = await http.post(shared_bridge.url, json=INITIALIZE, headers=headers)
+            assert answer.status_code == status, (address, headers, answer.text)
 
 
-async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_wrong_is_an_error(team):
-    setup = team(PRINCIPALS + OAUTH)
-    async with serving(setup) as bridge, bridge.http() as http:
+@SHARED
+async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_wrong_is_an_error(shared_bridge, team):
+    async with shared_bridge.http() as http:
         answer = await http.get("/.well-known/oauth-protected-resource/mcp")
         assert answer.json()["authorization_servers"] == ["https://auth.example.com"]
         refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
@@ -373,11 +390,11 @@ async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_
     assert "authentication.oauth.algorithms" in done.stderr.decode()
 
 
-async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole(team):
+@SHARED
+async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole(shared_bridge):
     """Fast requests watch their credential, too: none is lost, and none is left behind."""
-    setup = team("[principals.anna]")
-    token = token_for(setup, "anna", "--expires", "1h")
-    async with serving(setup) as bridge, bridge.http() as http:
+    token = token_for(shared_bridge.setup, "gina", "--expires", "1h")
+    async with shared_bridge.http() as http:
         headers = await opened(http, bearer(token))
         for number in range(50):
             ping = {"jsonrpc": "2.0", "id": number, "method": "ping"}
