@@ -843,9 +843,17 @@ def made(setup, name):
     return setup.command("principal", "add", name, "--json").json["token"]
 
 
-async def test_without_a_token_nothing_is_answered_but_health(configure):
-    setup = configure(principals={"anna": {}})
-    async with serving(setup) as bridge, bridge.http() as http:
+@pytest.fixture(scope="module")
+def team_bridge(configure_for_module):
+    """A bridge for principals: each test has its own of them."""
+    principals = {"anna": {"requests_per_minute": 30}, "bert": {}, "carl": {}, "dora": {}}
+    with kept_serving(configure_for_module(principals=principals)) as bridge:
+        yield bridge
+
+
+async def test_without_a_token_nothing_is_answered_but_health(team_bridge):
+    bridge = team_bridge
+    async with bridge.http() as http:
         assert (await http.get("/health")).status_code == 200
         for headers in (ACCEPT, ACCEPT | {"authorization": "Bearer x"}, ACCEPT | {"authorization": "Basic eDp5"}):
             for answer in (
@@ -856,16 +864,15 @@ async def test_without_a_token_nothing_is_answered_but_health(configure):
                 assert answer.headers["www-authenticate"].startswith("Bearer ")
         large = await http.post("/mcp", content=b" " * 3_000_000, headers=ACCEPT)
         assert large.status_code == 401
-        token = made(setup, "anna")
+        token = made(bridge.setup, "carl")
         session = await opened(http, authorization=f"Bearer {token}")
         assert session
     assert token.encode() not in bridge.logged
 
 
-async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
-    setup = configure(principals={"anna": {"requests_per_minute": 30}, "bert": {}})
-    anna, bert = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert"))
-    async with serving(setup) as bridge, bridge.http() as http:
+async def test_a_principal_has_its_own_sessions_calls_and_resources(team_bridge):
+    anna, bert = ({"authorization": f"Bearer {made(team_bridge.setup, name)}"} for name in ("anna", "bert"))
+    async with team_bridge.http() as http:
         session = await opened(http, **anna)
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for stolen in (session | bert, session | bert | {"last-event-id": "1-2"}):
@@ -911,15 +918,15 @@ async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
         assert (await http.post("/mcp", json=body, headers=headers | bert)).status_code == 200
 
 
-async def test_a_token_that_is_revoked_ends_its_streams(configure):
-    setup = configure(principals={"anna": {}})
-    anna = {"authorization": f"Bearer {made(setup, 'anna')}"}
-    async with serving(setup) as bridge, bridge.http() as http:
-        session = await opened(http, **anna)
+async def test_a_token_that_is_revoked_ends_its_streams(team_bridge):
+    setup = team_bridge.setup
+    dora = {"authorization": f"Bearer {made(setup, 'dora')}"}
+    async with team_bridge.http() as http:
+        session = await opened(http, **dora)
         with contextlib.suppress(httpx2.TransportError):
             async with http.stream("GET", "/mcp", headers=session) as answer:
                 assert answer.status_code == 200
-                setup.command("principal", "revoke", "anna")
+                setup.command("principal", "revoke", "dora")
                 with anyio.fail_after(DEADLINE_SECONDS):
                     async for _ in answer.aiter_bytes():
                         pass

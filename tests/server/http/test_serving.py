@@ -146,8 +146,7 @@ CLIENT = {
 # --- questions to the client ---
 
 
-@pytest.mark.parametrize("mode", ["legacy", NEW])
-async def test_a_person_behind_the_client_is_asked(configure, git_server, git_repository, mode):
+async def test_a_person_behind_the_client_is_asked(configure, git_server, git_repository):
     setup = configure(git_server)
     with setup.config.open("a") as file:
         file.write('\n[[policy.rules]]\ntools = ["git.*"]\neffect = "approve"\n')
@@ -160,11 +159,14 @@ async def test_a_person_behind_the_client_is_asked(configure, git_server, git_re
     code = (
         f"from mcp.servers import git\nprint('clean' in str(await git.git_status(repo_path={str(git_repository)!r})))"
     )
-    async with serving(setup) as bridge, bridge.client(mode, elicitation_callback=answer) as client:
-        result = await client.call_tool("run_python", {"code": code})
-    assert result.content[0].text == "True", result
-    assert len(asked) == 1
-    assert "git_status" in asked[0]
+    async with serving(setup) as bridge:
+        for mode in ("legacy", NEW):
+            asked.clear()
+            async with bridge.client(mode, elicitation_callback=answer) as client:
+                result = await client.call_tool("run_python", {"code": code})
+            assert result.content[0].text == "True", result
+            assert len(asked) == 1
+            assert "git_status" in asked[0]
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
