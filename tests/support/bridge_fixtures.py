@@ -214,7 +214,10 @@ class Setup:
         return ended
 
     def command(self, *arguments, code=0):
-        """Run the command in this process, which takes a small part of what a new one takes."""
+        """Run the command in this process, which takes a small part of what a new one takes.
+
+        Not for commands that handle signals: what opens a bridge or serves.
+        """
         ended = run_in_thread(self.config, *arguments, env={"HOME": str(self.home)})
         assert ended.code == code, ended
         return ended
