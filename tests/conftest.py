@@ -1,18 +1,11 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
-import json
 import signal
 
 import pytest
 from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
-from ledger_looks import look
-
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
-from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
-from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
-from mcp_bridge.ledger.storage.schema import FILE_NAME
+from ledger_looks import verify_ledgers
 
 # A shell has its background jobs ignore SIGINT, and what a process ignores, its children ignore: those that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,10 +19,10 @@ pytest_plugins = [
     "server_fixtures",
     "sandbox_fixtures",
     "package_index",
+    "cli_fixtures",
     "bridge_fixtures",
     "execution_fixtures",
     "arena_fixtures",
-    "cli_fixtures",
     "ui_fixtures",
     "crash_fixtures",
     "peer_fixtures",
@@ -65,12 +58,4 @@ def whole_ledgers(tmp_path):
     For the modules that work with whole bridges.
     """
     yield
-    for file in tmp_path.rglob(FILE_NAME):
-        if (file.parent / KEY_FILE).exists() and (file.parent / MASTER_FILE).exists():
-            try:
-                for row in look(file.parent).rows:
-                    said = decoded(row.entry)
-                    assert not isinstance(said, Damaged | Unknown), f"nobody knows what {row} says"
-                    assert json.dumps(said.encode()) == json.dumps(row.entry.payload), f"{row} is read as {said}"
-            except (BridgeError, AssertionError, ValueError) as exc:
-                pytest.fail(f"{file} doesn't verify: {exc}", pytrace=False)
+    verify_ledgers(tmp_path)

@@ -7,6 +7,7 @@ import subprocess
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, toml
+from cli_fixtures import run_here, run_in_thread
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
@@ -26,13 +27,19 @@ def served(tmp_path, sandboxes):
 
     class Served:
         def __init__(self):
-            self.config, self.environment = str(config), environment
+            self.config = config
 
         def client(self):
             parameters = StdioServerParameters(command=COMMAND, args=["--config", str(config)], env=environment)
             return Client(stdio_client(parameters))
 
         def command(self, *words):
+            done = run_in_thread(config, *words)
+            assert done.code == 0, done
+            return done.out
+
+        def process(self, *words):
+            """For commands that handle signals."""
             done = subprocess.run(
                 [COMMAND, "--config", str(config), *words],
                 env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS,
@@ -64,7 +71,7 @@ async def test_a_server_goes_on_with_a_script_when_its_event_is_sent_and_the_cli
         told = text(await client.call_tool("run_python", {"code": CODE, "idempotency_key": "k"}))
         assert "It waits for the event go" in told
         execution = re.search(r"--execution ([0-9a-f]{16})", told)[1]
-        said = await anyio.to_thread.run_sync(served.command, "event", "send", "go", "--payload", '{"n": 1}')
+        said = await anyio.to_thread.run_sync(served.process, "event", "send", "go", "--payload", '{"n": 1}')
         assert execution[:6] in said
         assert await ended(served, execution) == "success"
         told = text(await client.call_tool("run_python", {"code": CODE, "idempotency_key": "k"}))
@@ -74,7 +81,7 @@ async def test_a_server_goes_on_with_a_script_when_its_event_is_sent_and_the_cli
 
 async def test_a_server_goes_on_with_what_another_process_has_left(served):
     code = "import time\nawait runtime.sleep_until(time.time() + 5)\nprint('over')"
-    await anyio.to_thread.run_sync(served.command, "run", "--key", "k", "-c", code)
+    await anyio.to_thread.run_sync(served.process, "run", "--key", "k", "-c", code)
     (row,) = await anyio.to_thread.run_sync(served.executions)
     assert row["status"] == "suspended"
     async with served.client():
@@ -87,16 +94,13 @@ async def test_a_server_that_may_not_go_on_by_itself_does_not(served, tmp_path):
     config.write_text(f"resume_waits = false\n{config.read_text()}")
     async with served.client() as client:
         await client.call_tool("run_python", {"code": CODE, "idempotency_key": "k"})
-        await anyio.to_thread.run_sync(served.command, "event", "send", "go")
+        await anyio.to_thread.run_sync(served.process, "event", "send", "go")
         (row,) = await anyio.to_thread.run_sync(served.executions)
         assert row["status"] == "suspended"
         assert "None" in text(await client.call_tool("run_python", {"code": CODE, "idempotency_key": "k"}))
 
 
 def test_an_event_that_nobody_waits_for_is_told_and_kept_for_nobody(served):
-    sent = subprocess.run(
-        [COMMAND, "--config", served.config, "event", "send", "go"],
-        env=served.environment, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS,
-    )  # fmt: skip
-    assert (sent.returncode, "nobody_waits" in sent.stderr) == (1, True)
-    assert "--execution ID" in sent.stderr
+    sent = run_here(served.config, "event", "send", "go")
+    assert (sent.code, "nobody_waits" in sent.err) == (1, True)
+    assert "--execution ID" in sent.err

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, OVER_BOTH, toml
+from cli_fixtures import run_here
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -117,7 +118,7 @@ def ledger(damaging):
     """A ledger that there is, damaged."""
 
     def damage(setup):
-        assert setup.run("run", "-c", "1").returncode == 0
+        setup.begin_ledger()
         kept = setup.config.parent / "kept"
         shutil.copytree(setup.state_dir, kept, symlinks=True)
         damaging(setup.state_dir)
@@ -300,7 +301,7 @@ async def test_an_engine_that_comes_later_is_found(setup, tmp_path):
 @OVER_BOTH
 async def test_a_ledger_that_somebody_holds_keeps_no_client_waiting(setup, tmp_path):
     """The server answers before it is opened; the call that comes meanwhile waits for that, and runs."""
-    assert setup.run("run", "-c", "1").returncode == 0
+    setup.begin_ledger()
     connection = sqlite3.connect(setup.state_dir / "ledger.sqlite", isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
     async with connected(setup, "legacy", tmp_path / "errors") as client:
@@ -495,7 +496,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def trust(*arguments):
-    subprocess.run([COMMAND, "trust", *arguments], check=True, capture_output=True)
+    assert run_here(None, "trust", *arguments).code == 0
 
 
 def rules(change):

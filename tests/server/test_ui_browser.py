@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, add_dry_run, add_session, serving_viewer, viewing
+from ui_fixtures import CODE, EVIL, add_dry_run, add_session, serving_viewer, viewing, viewing_here
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -253,7 +253,7 @@ def test_an_execution_shows_its_timeline_its_way_and_its_proofs(watched, store):
 
 def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
     store = stores()
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         page = watched.page
         page.goto(viewer.url)
         expect(page.locator("table.list")).to_be_visible()
@@ -290,7 +290,7 @@ def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
 def test_what_was_run_dry_is_told_from_what_was_run(chromium, stores, in_session):
     store = stores()
     ident = store.do(lambda database: add_dry_run(database, "report" if in_session else None))
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         watched.page.goto(viewer.url)
         watched.go(f"/executions/{ident}")
         facts = watched.page.locator("dl.facts")
@@ -361,7 +361,7 @@ def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, 
     store = stores()
     store.do(lambda database: add_session(database, "s" * 64, 2))
     with (
-        viewing(store) as viewer,
+        viewing_here(store) as viewer,
         watching(chromium, viewer, viewport={"width": width, "height": 800}, color_scheme=scheme) as watched,
     ):
         page = watched.page
@@ -402,7 +402,7 @@ def test_everything_is_reached_with_the_keyboard(watched, store):
 
 def test_an_empty_store_says_how_to_begin(chromium, tmp_path, store):
     empty = type(store)(tmp_path / "empty", *[""] * 7)
-    with viewing(empty) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(empty) as viewer, watching(chromium, viewer) as watched:
         watched.page.goto(viewer.url)
         expect(watched.page.get_by_role("heading", name="Nothing has been executed yet")).to_be_visible()
         watched.shot("empty")
@@ -439,7 +439,7 @@ def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):
         )  # fmt: skip
 
     store.do(call)
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         page = watched.page
         page.goto(viewer.url)
         watched.go(f"/executions/{store.running}")
@@ -480,7 +480,7 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         await ProgramStore(database).update(store.running, status="interrupted", state=None, record=None, due=None)
 
     store.do(settle)
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         watched.page.goto(viewer.url)
         page = watched.go(f"/executions/{store.running}")
         expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
@@ -496,7 +496,7 @@ def test_what_is_erased_leaves_a_page_that_was_open(chromium, stores):
     async def forget(database):
         await erase(database, "execution", store.works, by="a test", reason=None, under_way=lambda *_: False)
 
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         page = watched.page
         page.goto(viewer.url)
         watched.go(f"/executions/{store.works}")
@@ -563,7 +563,7 @@ def test_a_service_worker_that_was_left_at_a_known_port_is_dropped(chromium, sto
 
 def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, stores):
     store = stores()
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         page, second = watched.page, watched.page.context.new_page()
         page.goto(viewer.url)
         expect(page.locator("#live")).to_have_text("Live")
@@ -626,7 +626,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
 
 def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
     store = stores()
-    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         page = watched.page
         page.goto(viewer.url)
         watched.go("/approvals")
@@ -739,7 +739,7 @@ def _close_what_is_open(page):
 def test_what_was_changed_does_not_verify(chromium, stores):
     store = stores()
     with (
-        viewing(store) as viewer,
+        viewing_here(store) as viewer,
         watching(chromium, viewer) as watched,
         contextlib.closing(sqlite3.connect(store.file)) as connection,
     ):

@@ -6,26 +6,32 @@ included, is the one test's.
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
-import logging
 import os
 import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
 import anyio
+import anyio.to_thread
 import pytest
+from cli_fixtures import run_here, run_in_thread
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
-from typer.testing import CliRunner
 
-from mcp_bridge.cli.app import app
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.open_driver import open_engine
 from mcp_bridge.sandbox.ownership import Owner
@@ -210,14 +216,33 @@ class Setup:
 
     def invoke(self, *arguments, stdin=b"", config=True, env=None):
         """As `run`, in this process: for what ends before a bridge would be opened."""
-        named = ["--config", str(self.config)] if config else []
         environment = mock.patch.dict(os.environ, self.env | (env or {}), clear=True)
-        # The runner's streams, to which a log would go, are closed at its end.
-        with environment, mock.patch.object(logging, "basicConfig"), contextlib.chdir(self.home):
-            ended = CliRunner().invoke(app, [*named, *arguments], input=stdin)
-        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        return subprocess.CompletedProcess(arguments, ended.exit_code, ended.stdout_bytes, ended.stderr_bytes)
+        with environment, contextlib.chdir(self.home):
+            ended = run_here(self.config if config else None, *arguments, stdin=stdin)
+        return subprocess.CompletedProcess(arguments, ended.code, ended.out.encode(), ended.err.encode())
+
+    def command(self, *arguments, code=0):
+        """Run the command in this process, which takes a small part of what a new one takes.
+
+        Not for commands that handle signals: what opens a bridge or serves.
+        """
+        ended = run_in_thread(self.config, *arguments, env={"HOME": str(self.home)})
+        assert ended.code == code, ended
+        return ended
+
+    async def told(self, *arguments):
+        """What the command prints as JSON."""
+        return (await anyio.to_thread.run_sync(functools.partial(self.command, *arguments, "--json"))).json
+
+    def begin_ledger(self):
+        """Make the ledger, with its keys, as one process did that has run something."""
+
+        async def begin():
+            async with Database(self.state_dir / FILE_NAME) as database:
+                await SqliteRecorder(database).append(Entry("start", uuid.uuid4().hex, {"code": "1"}))
+
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(anyio.run, begin).result(DEADLINE_SECONDS)
 
     def parameters(self, **env):
         return StdioServerParameters(
@@ -238,6 +263,10 @@ class Setup:
             target = stdio_client(target, errlog=log)
         async with Client(target, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, **options) as client:
             yield client
+
+    def over(self, transport):
+        """The same, reached over `stdio` or `http`."""
+        return replace(self, transport=transport)
 
     def server_pid(self):
         """The process that serves this configuration."""
@@ -320,6 +349,17 @@ def setups(folder, engine, state_dir, transport="stdio"):
 def bridge_state_dir(tmp_path, probed, image, sandbox_state_dir):
     """One test's."""
     return state_directory(tmp_path, sandbox_state_dir)
+
+
+@pytest.fixture(scope="module")
+def configure_for_module(tmp_path_factory, engine, image, sandbox_state_dir):
+    """Makes a `Setup` for the tests of a module, each in a folder of its own: `configure_for_module(SERVER…, setting=value…)`."""
+
+    def make(*servers, **settings):
+        folder = tmp_path_factory.mktemp("bridge")
+        return setups(folder, engine, state_directory(folder, sandbox_state_dir))(*servers, **settings)
+
+    return make
 
 
 OVER_BOTH = pytest.mark.parametrize("transport", ["stdio", "http"], indirect=True)

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import termios
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import anyio
 import pytest
@@ -123,6 +125,26 @@ class Ended:
         return json.loads(self.out)
 
 
+def run_here(config, *arguments, stdin=b"", env=None):
+    """The command in this process, to its end; without a configuration file if that is None."""
+    named = [] if config is None else ["--config", str(config)]
+    # What it would log goes to the runner's streams, which are closed after each command.
+    with mock.patch.object(logging, "basicConfig"):
+        ended = CliRunner().invoke(
+            app, [*named, *map(str, arguments)], input=stdin, env={"COLUMNS": "1000", **(env or {})}
+        )
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert "Traceback" not in ended.stderr
+    return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def run_in_thread(config, *arguments, env=None):
+    """The same in a thread of its own, where a loop runs in this one. Not for commands that handle signals."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run_here, config, *arguments, env=env).result(DEADLINE_SECONDS)
+
+
 @dataclass
 class Desk:
     """An operator's folder.
@@ -154,13 +176,9 @@ class Desk:
         self.write("mcp-bridge.toml", f'state_dir = "{self.state}"\n{CONFIG}\n{more}')
 
     def run(self, *arguments, stdin=b"", code=0, config=True):
-        named = ["--config", str(self.config)] if config else []
-        ended = CliRunner().invoke(app, [*named, *map(str, arguments)], input=stdin, env={"COLUMNS": "1000"})
-        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        assert ended.exit_code == code, (ended.exit_code, ended.stdout, ended.stderr)
-        assert "Traceback" not in ended.stderr
-        return Ended(ended.exit_code, ended.stdout, ended.stderr)
+        ended = run_here(self.config if config else None, *arguments, stdin=stdin)
+        assert ended.code == code, ended
+        return ended
 
     def says(self, *arguments, code, words=(), **options):
         """It ends so, and says these words on standard error."""
@@ -226,8 +244,6 @@ def desk(tmp_path, monkeypatch):
     for name in list(os.environ):
         if name.startswith("MCP_BRIDGE_"):
             monkeypatch.delenv(name)
-    # Of the test's process: the runner's streams are closed after each command.
-    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.chdir(tmp_path)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "USER", "LOGNAME", "PYTHONPATH") if name in os.environ}
     desk = Desk(tmp_path, kept | {"HOME": str(tmp_path)})

@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 import re
 import signal
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
 import httpx2
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES, Setup
+from ledger_looks import verify_ledgers
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+
+LISTENS = r"MCP over HTTP: (\S+)\n"
 
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -19,8 +24,15 @@ ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "appl
 class HttpBridge:
     """A bridge that listens on loopback."""
 
-    process: asyncio.subprocess.Process
+    setup: Setup
+    process: asyncio.subprocess.Process | subprocess.Popen
     url: str
+    log: Callable[[], bytes]
+
+    @property
+    def logged(self):
+        """What it has written to standard error."""
+        return self.log()
 
     @property
     def pid(self):
@@ -77,15 +89,7 @@ async def serving(setup, *arguments, env=None, log=None, command=(COMMAND,)):
         command: What starts it.
     """
     process = await asyncio.create_subprocess_exec(
-        *command,
-        "--config",
-        str(setup.config),
-        "serve",
-        "--transport",
-        "http",
-        "--port",
-        "0",
-        *arguments,
+        *_line(setup, arguments, command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE if log is None else log,
@@ -97,16 +101,42 @@ async def serving(setup, *arguments, env=None, log=None, command=(COMMAND,)):
     try:
         with anyio.fail_after(DEADLINE_SECONDS):
             line = (await process.stdout.readline()).decode()
-        url = re.fullmatch(r"MCP over HTTP: (\S+)\n", line)
+        url = re.fullmatch(LISTENS, line)
         assert url, (line, bytes(logged).decode())
-        bridge = HttpBridge(process, url[1])
-        bridge.logged = logged
-        yield bridge
+        yield HttpBridge(setup, process, url[1], lambda: bytes(logged))
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
         await process.wait()
         await reading
+
+
+@contextlib.contextmanager
+def kept_serving(setup, *arguments):
+    """A bridge of this configuration for the tests of a module, whose event loops come and go."""
+    log = setup.config.with_suffix(".log")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            _line(setup, arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=setup.env,
+            cwd=setup.home,
+        )
+    with process:
+        try:
+            url = re.fullmatch(LISTENS, process.stdout.readline().decode())
+            assert url, log.read_text()
+            yield HttpBridge(setup, process, url[1], log.read_bytes)
+        finally:
+            process.kill()
+    verify_ledgers(setup.state_dir)
+    assert "Traceback" not in log.read_text()
+
+
+def _line(setup, arguments, command=(COMMAND,)):
+    return [*command, "--config", str(setup.config), "serve", "--transport", "http", "--port", "0", *arguments]
 
 
 async def _read(stream, into):

@@ -5,10 +5,14 @@ import json
 import sqlite3
 from dataclasses import dataclass, field
 
+import pytest
+
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import recorded
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -74,6 +78,19 @@ def look(folder, vkey=None, against=()):
     verifiers = [Verifier.parse(vkey or found.vkey)]
     verify_file(folder / FILE_NAME, verifiers, against, master)
     return found
+
+
+def verify_ledgers(folder):
+    """The ledgers somewhere in a folder verify, and each entry is read as what was written; the test fails otherwise."""
+    for file in folder.rglob(FILE_NAME):
+        if (file.parent / KEY_FILE).exists() and (file.parent / MASTER_FILE).exists():
+            try:
+                for row in look(file.parent).rows:
+                    said = decoded(row.entry)
+                    assert not isinstance(said, Damaged | Unknown), f"nobody knows what {row} says"
+                    assert json.dumps(said.encode()) == json.dumps(row.entry.payload), f"{row} is read as {said}"
+            except (BridgeError, AssertionError, ValueError) as exc:
+                pytest.fail(f"{file} doesn't verify: {exc}", pytrace=False)
 
 
 async def decide(store, asked, *, approved=True, comment=None):

@@ -29,7 +29,7 @@ def _npm(name, script, *args, **settings):
     return ServerSpec(name=name, command=node, args=(str(script), *args), **settings)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def everything_server():
     return _npm("everything", "server-everything", "stdio")
 
@@ -47,12 +47,12 @@ def memory_server(tmp_path):
     return _npm("memory", "server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def git_server():
     return ServerSpec(name="git", command=str(cached("mcp-server-git/bin/mcp-server-git")))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def time_server():
     command = str(cached("mcp-server-time/bin/mcp-server-time"))
     return ServerSpec(name="time", command=command, args=("--local-timezone", "Europe/Oslo"))

@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import logging.handlers
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
+from cli_fixtures import run_in_thread
 
+from mcp_bridge.cli.listen_addresses import listening
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -28,7 +33,10 @@ from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.server.ui.app import Address, build, serve
+from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.settings import Settings
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")
@@ -239,7 +247,8 @@ def stores(tmp_path_factory):
 class Viewer:
     """`mcp-bridge ui`, or a bridge with a viewer, running."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | None
+    """None in the test's own process."""
     url: str
 
     @property
@@ -270,6 +279,33 @@ def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
 
 
 @contextlib.contextmanager
+def viewing_here(store):
+    """The viewer of a store, served by this process: for what its pages show."""
+
+    @contextlib.asynccontextmanager
+    async def served():
+        state_directory(store.state, durable=True)
+        with listening("127.0.0.1", 0) as listener:
+            token = secrets.token_urlsafe(32)
+            async with Database(store.file, owner=owner_label()) as database, anyio.create_task_group() as tasks:
+                live = Live(database)
+                tasks.start_soon(serve, build(live, token, LOCAL_PRINCIPAL.name), live, listener)
+                yield Viewer(None, Address("127.0.0.1", listener.getsockname()[1]).url(token))
+                tasks.cancel_scope.cancel()
+
+    faults = logging.handlers.BufferingHandler(1000)
+    faults.setLevel(logging.ERROR)
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(faults)
+    try:
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(served()) as viewer:
+            yield viewer
+    finally:
+        logger.removeHandler(faults)
+    assert not faults.buffer, [record.getMessage() for record in faults.buffer]
+
+
+@contextlib.contextmanager
 def serving_viewer(store, principals):
     """The viewer of a bridge over HTTP for these principals, of `[principals]`; yields it, and a token of each."""
     config = store.config()
@@ -280,8 +316,9 @@ def serving_viewer(store, principals):
     command = [COMMAND, "--config", str(config)]
 
     def token(name):
-        added = [*command, "principal", "add", name]
-        return subprocess.run(added, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+        added = run_in_thread(config, "principal", "add", name)
+        assert added.code == 0, added
+        return added.out.strip()
 
     tokens = {name: token(name) for name in principals}
     serve = [*command, "serve", "--transport", "http", "--port", "0"]

@@ -14,7 +14,7 @@ import httpx2
 import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
-from http_bridge import ACCEPT, serving
+from http_bridge import ACCEPT, kept_serving, serving
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import _streamable_http_modern
@@ -26,7 +26,7 @@ from mcp_bridge.server.http.rate_limits import client_site
 from mcp_bridge.server.http.sessions import SessionRequests
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers"), pytest.mark.xdist_group("endpoint")]
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 INITIALIZE = {
@@ -65,6 +65,35 @@ async def opened(http, **headers):
     return session | headers
 
 
+@pytest.fixture(scope="module")
+def http_bridge(configure_for_module):
+    """A bridge that answers with events, which tests leave as it was but for sessions of their own."""
+    setup = configure_for_module(
+        http={"allowed_hosts": ["bridge.example.org"], "allowed_origins": ["https://app.example.org"]}
+    )
+    with kept_serving(setup) as bridge:
+        yield bridge
+
+
+@pytest.fixture(scope="module")
+def json_bridge(configure_for_module):
+    """A bridge that answers with JSON."""
+    setup = configure_for_module(http={"json_answers": True})
+    with kept_serving(setup) as bridge:
+        yield bridge
+
+
+@pytest.fixture(params=[False, True], ids=["events", "json"])
+def json_answers(request):
+    return request.param
+
+
+@pytest.fixture
+def answering(request, json_answers):
+    """A bridge that answers with JSON, or with events."""
+    return request.getfixturevalue("json_bridge" if json_answers else "http_bridge")
+
+
 def code_of(answer):
     """The code of an error of the bridge's."""
     return answer.json()["error"]["data"]["code"]
@@ -99,20 +128,17 @@ async def test_a_bridge_that_cannot_be_opened_is_alive_and_not_ready_and_says_wh
         assert "Nothing was run" in result["content"][0]["text"]
 
 
-@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
-async def test_both_eras_are_answered_with_events_or_with_json_as_configured(configure, json_answers):
-    setup = configure(http={"json_answers": json_answers})
-    async with serving(setup) as bridge:
-        for mode in ("legacy", NEW, "auto"):
-            async with bridge.client(mode) as client:
-                assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
-                result = await client.call_tool("run_python", {"code": "print('hi')\n6 * 7"})
-                assert result.content[0].text == "hi\n42"
-        async with bridge.http() as http:
-            session = await opened(http)
-            answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=session)
-            kind = "application/json" if json_answers else "text/event-stream"
-            assert answer.headers["content-type"].startswith(kind)
+async def test_both_eras_are_answered_with_events_or_with_json_as_configured(answering, json_answers):
+    for mode in ("legacy", NEW, "auto"):
+        async with answering.client(mode) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
+            result = await client.call_tool("run_python", {"code": "print('hi')\n6 * 7"})
+            assert result.content[0].text == "hi\n42"
+    async with answering.http() as http:
+        session = await opened(http)
+        answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=session)
+        kind = "application/json" if json_answers else "text/event-stream"
+        assert answer.headers["content-type"].startswith(kind)
 
 
 HOSTS = [
@@ -421,9 +447,9 @@ async def test_sessions_are_bounded_end_when_idle_and_when_deleted(configure):
         await until(forgotten)
 
 
-@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
-async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_begin_another(configure, json_answers):
-    async with serving(configure(http={"json_answers": json_answers})) as bridge, bridge.http() as http:
+async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_begin_another(answering):
+    bridge = answering
+    async with bridge.http() as http:
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         unknown = ACCEPT | {"mcp-session-id": "0" * 32, "mcp-protocol-version": OLD}
         for method, body in (("POST", listing), ("POST", INITIALIZE), ("GET", None), ("DELETE", None)):
@@ -709,10 +735,11 @@ async def test_a_stream_without_events_has_a_sign_of_life(configure):
         assert await is_told("POST", headers, body), "the answer to a call"
 
 
-@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
-async def test_a_client_of_2026_that_disconnects_cancels_its_call(configure, json_answers):
-    setup = configure(http={"json_answers": json_answers})
-    async with serving(setup) as bridge, bridge.http() as http:
+async def test_a_client_of_2026_that_disconnects_cancels_its_call(answering):
+    bridge, setup = answering, answering.setup
+    # Of an earlier test.
+    await setup.no_container_of(bridge.pid)
+    async with bridge.http() as http:
         body, headers = run("import time\ntime.sleep(100)")
         call = asyncio.ensure_future(http.post("/mcp", json=body, headers=headers))
 
@@ -725,8 +752,10 @@ async def test_a_client_of_2026_that_disconnects_cancels_its_call(configure, jso
         await setup.no_container_of(bridge.pid)
 
 
-async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_cancelled(http_bridge, configure):
+async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_cancelled(http_bridge):
     setup = http_bridge.setup
+    # Of an earlier test.
+    await setup.no_container_of(http_bridge.pid)
     async with http_bridge.http() as http:
         session = await opened(http)
         last = await begun(http, session, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
@@ -752,10 +781,11 @@ def call(code, number):
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
-@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
-async def test_a_request_under_the_id_of_one_in_progress_is_refused_and_takes_nothing_from_it(configure, json_answers):
-    setup = configure(http={"json_answers": json_answers})
-    async with serving(setup) as bridge, bridge.http() as http:
+async def test_a_request_under_the_id_of_one_in_progress_is_refused_and_takes_nothing_from_it(answering):
+    bridge, setup = answering, answering.setup
+    # Of an earlier test.
+    await setup.no_container_of(bridge.pid)
+    async with bridge.http() as http:
         session, other = await opened(http), await opened(http)
         first = asyncio.ensure_future(http.post("/mcp", json=call("import time\ntime.sleep(100)", 7), headers=session))
 
@@ -797,10 +827,8 @@ async def test_an_id_stays_taken_without_its_connection_until_there_is_the_answe
         assert "third" in (await http.post("/mcp", json=call("print('third')", 9), headers=session)).text
 
 
-@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
-async def test_requests_of_2026_have_answers_of_their_own_whatever_their_ids(configure, json_answers):
-    setup = configure(http={"json_answers": json_answers})
-    async with serving(setup) as bridge, bridge.http() as http:
+async def test_requests_of_2026_have_answers_of_their_own_whatever_their_ids(answering):
+    async with answering.http() as http:
         asked = [run(f"print('answer', {number})") for number in range(4)]
         answers = await asyncio.gather(*(http.post("/mcp", json=body, headers=headers) for body, headers in asked))
         for number, answer in enumerate(answers):
@@ -812,12 +840,20 @@ async def test_requests_of_2026_have_answers_of_their_own_whatever_their_ids(con
 
 def made(setup, name):
     """A new token of a principal."""
-    return json.loads(setup.run("principal", "add", name, "--json").stdout)["token"]
+    return setup.command("principal", "add", name, "--json").json["token"]
 
 
-async def test_without_a_token_nothing_is_answered_but_health(configure):
-    setup = configure(principals={"anna": {}})
-    async with serving(setup) as bridge, bridge.http() as http:
+@pytest.fixture(scope="module")
+def team_bridge(configure_for_module):
+    """A bridge for principals: each test has its own of them."""
+    principals = {"anna": {"requests_per_minute": 30}, "bert": {}, "carl": {}, "dora": {}}
+    with kept_serving(configure_for_module(principals=principals)) as bridge:
+        yield bridge
+
+
+async def test_without_a_token_nothing_is_answered_but_health(team_bridge):
+    bridge = team_bridge
+    async with bridge.http() as http:
         assert (await http.get("/health")).status_code == 200
         for headers in (ACCEPT, ACCEPT | {"authorization": "Bearer x"}, ACCEPT | {"authorization": "Basic eDp5"}):
             for answer in (
@@ -828,16 +864,15 @@ async def test_without_a_token_nothing_is_answered_but_health(configure):
                 assert answer.headers["www-authenticate"].startswith("Bearer ")
         large = await http.post("/mcp", content=b" " * 3_000_000, headers=ACCEPT)
         assert large.status_code == 401
-        token = made(setup, "anna")
+        token = made(bridge.setup, "carl")
         session = await opened(http, authorization=f"Bearer {token}")
         assert session
     assert token.encode() not in bridge.logged
 
 
-async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
-    setup = configure(principals={"anna": {"requests_per_minute": 30}, "bert": {}})
-    anna, bert = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert"))
-    async with serving(setup) as bridge, bridge.http() as http:
+async def test_a_principal_has_its_own_sessions_calls_and_resources(team_bridge):
+    anna, bert = ({"authorization": f"Bearer {made(team_bridge.setup, name)}"} for name in ("anna", "bert"))
+    async with team_bridge.http() as http:
         session = await opened(http, **anna)
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for stolen in (session | bert, session | bert | {"last-event-id": "1-2"}):
@@ -883,25 +918,16 @@ async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
         assert (await http.post("/mcp", json=body, headers=headers | bert)).status_code == 200
 
 
-async def test_a_token_that_is_revoked_ends_its_streams(configure):
-    setup = configure(principals={"anna": {}})
-    anna = {"authorization": f"Bearer {made(setup, 'anna')}"}
-    async with serving(setup) as bridge, bridge.http() as http:
-        session = await opened(http, **anna)
+async def test_a_token_that_is_revoked_ends_its_streams(team_bridge):
+    setup = team_bridge.setup
+    dora = {"authorization": f"Bearer {made(setup, 'dora')}"}
+    async with team_bridge.http() as http:
+        session = await opened(http, **dora)
         with contextlib.suppress(httpx2.TransportError):
             async with http.stream("GET", "/mcp", headers=session) as answer:
                 assert answer.status_code == 200
-                assert setup.run("principal", "revoke", "anna").returncode == 0
+                setup.command("principal", "revoke", "dora")
                 with anyio.fail_after(DEADLINE_SECONDS):
                     async for _ in answer.aiter_bytes():
                         pass
         assert (await http.get("/mcp", headers=session)).status_code == 401
-
-
-@pytest.fixture
-async def http_bridge(configure):
-    """A bridge for one test."""
-    setup = configure(http={"allowed_hosts": ["bridge.example.org"], "allowed_origins": ["https://app.example.org"]})
-    async with serving(setup) as bridge:
-        bridge.setup = setup
-        yield bridge

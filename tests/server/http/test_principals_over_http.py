@@ -1,13 +1,14 @@
 """`mcp-bridge serve --transport http` for several principals: tokens, streams, sessions, limits, and a proxy's word."""
 
 import contextlib
+import itertools
 import json
 
 import anyio
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, setups, state_directory, until
-from http_bridge import ACCEPT, serving
+from http_bridge import ACCEPT, kept_serving, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from kept_files import kept_files
@@ -65,10 +66,21 @@ def team(configure):
     return make
 
 
+SHARED = pytest.mark.xdist_group("principals")
+"""For tests of principals of their own at one bridge, whose configuration they leave as it is."""
+
+
+@pytest.fixture(scope="module")
+def shared_bridge(configure_for_module):
+    setup = configure_for_module()
+    others = "".join(f"[principals.{name}]\n" for name in ("carla", "dora", "emil", "finn", "gina"))
+    setup.config.write_text(f"{setup.config.read_text()}\n{PRINCIPALS}{others}{OAUTH}{PROXY}")
+    with kept_serving(setup) as bridge:
+        yield bridge
+
+
 def token_for(setup, name, *arguments):
-    done = setup.run("principal", "add", name, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode().strip()
+    return setup.command("principal", "add", name, *arguments).out.strip()
 
 
 def bearer(token):
@@ -86,10 +98,11 @@ async def opened(http, headers):
     return headers | {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
 
 
-async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
-    setup = team()
+@SHARED
+async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(shared_bridge):
+    bridge, setup = shared_bridge, shared_bridge.setup
     anna = token_for(setup, "anna")
-    async with serving(setup) as bridge, bridge.http() as http:
+    async with bridge.http() as http:
         refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
         assert (refused.status_code, code_of(refused)) == (401, "credentials_needed")
         assert refused.headers["www-authenticate"].startswith("Bearer ")
@@ -111,7 +124,7 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
         assert (await http.post("/mcp", json=ping, headers=annas)).status_code == 200
 
         # And one that is revoked is good no more, neither for a session that it has opened.
-        assert setup.run("principal", "revoke", "anna").returncode == 0
+        setup.command("principal", "revoke", "anna")
         for headers in (annas, bearer(anna)):
             gone = await http.post("/mcp", json=ping, headers=headers)
             assert (gone.status_code, code_of(gone)) == (401, "bad_token")
@@ -119,10 +132,10 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
         assert b"Traceback" not in bridge.logged
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team, mode):
+async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team):
     tables = '[principals.anna]\nservers = ["one", "gone"]\n[principals.ben]\n'
     setup = team(tables, faulty(name="one"), faulty(name="other"))
+    modes = ["legacy", "auto"]
     tokens = {name: token_for(setup, name) for name in ("anna", "ben")}
     reach = """
 from mcp import programs, runtime
@@ -141,7 +154,7 @@ print(json.dumps(found))
 """
     async with serving(setup) as bridge:
 
-        async def told(name):
+        async def told(name, mode):
             async with (
                 httpx2.AsyncClient(headers=bearer(tokens[name]), timeout=DEADLINE_SECONDS) as http,
                 Client(streamable_http_client(bridge.url, http_client=http), mode=mode) as client,
@@ -149,14 +162,15 @@ print(json.dumps(found))
                 said = (await client.call_tool("run_python", {"code": reach})).content[0].text
                 return client.instructions.partition(".")[0], json.loads(said)
 
-        instructions, (servers, found, *others) = await told("anna")
-        assert instructions == "These MCP servers are behind it: one"
-        assert (servers, found) == (["one"], ["one"])
-        assert all("other" in other and "no server" in other.lower() for other in others), others
-        instructions, (servers, found, *others) = await told("ben")
-        assert instructions == "These MCP servers are behind it: one, other"
-        assert (servers, found) == (["one", "other"], ["one", "other"])
-        assert not any("no server" in other.lower() for other in others), others
+        for mode in modes:
+            instructions, (servers, found, *others) = await told("anna", mode)
+            assert instructions == "These MCP servers are behind it: one"
+            assert (servers, found) == (["one"], ["one"])
+            assert all("other" in other and "no server" in other.lower() for other in others), others
+            instructions, (servers, found, *others) = await told("ben", mode)
+            assert instructions == "These MCP servers are behind it: one, other"
+            assert (servers, found) == (["one", "other"], ["one", "other"])
+            assert not any("no server" in other.lower() for other in others), others
 
         # What a change adds waits for a restart, and what it takes away is gone.
         text = setup.config.read_text()
@@ -167,18 +181,21 @@ print(json.dumps(found))
         written.write_text(changed)
         # At once: the bridge may read it at any moment.
         written.replace(setup.config)
-        for name in tokens:
-            _, (servers, found, *others) = await told(name)
+        for name, mode in itertools.product(tokens, modes):
+            _, (servers, found, *others) = await told(name, mode)
             assert (servers, found) == (["one"], ["one"]), name
             assert all("no server" in other.lower() for other in others), others
     assert b"principals.anna.servers: there is no server 'gone', now" in bridge.logged
 
 
-@pytest.mark.parametrize("command", ["revoke", "rotate"])
-async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(team, command):
-    setup = team()
-    token, other = token_for(setup, "anna"), token_for(setup, "ben")
-    async with serving(setup) as bridge, contextlib.AsyncExitStack() as stack:
+@SHARED
+@pytest.mark.parametrize(("command", "name", "another"), [("revoke", "carla", "dora"), ("rotate", "emil", "finn")])
+async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(
+    shared_bridge, command, name, another
+):
+    bridge, setup = shared_bridge, shared_bridge.setup
+    token, other = token_for(setup, name), token_for(setup, another)
+    async with contextlib.AsyncExitStack() as stack:
         streams = []
         for each in (token, other):
             http = await stack.enter_async_context(bridge.http())
@@ -187,7 +204,7 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
             assert stream.status_code == 200
             streams.append(stream)
 
-        assert setup.run("principal", command, "anna").returncode == 0
+        setup.command("principal", command, name)
 
         with anyio.fail_after(DEADLINE_SECONDS), contextlib.suppress(httpx2.RemoteProtocolError):
             await streams[0].aread()
@@ -324,8 +341,7 @@ async def test_an_approver_that_is_none_any_more_when_the_answer_comes_decides_n
             assert program["status"] == "suspended"
             assert "was not counted" in program["notices"][0]
         assert (len(server.calls), len(asked)) == (1, 3)
-        listed = setup.run("approvals", "list", "--json")
-        waiting = json.loads(listed.stdout)["approvals"]
+        waiting = setup.command("approvals", "list", "--json").json["approvals"]
         assert sorted(row["question"].get("tool", "") for row in waiting) == ["", "remote.act", "remote.act"]
         assert b"Traceback" not in bridge.logged
 
@@ -343,27 +359,26 @@ async def test_beyond_this_machine_it_serves_whom_it_knows(team):
         assert (await http.post(url, json=INITIALIZE, headers=bearer(token))).status_code == 200
 
 
-async def test_a_proxys_header_counts_from_the_proxy_alone_whatever_others_say_of_addresses(team):
-    setup = team(PRINCIPALS + PROXY)
-    async with serving(setup) as bridge:
-        subject = ACCEPT | {"x-client-subject": "CN=Anna"}
-        spoofed = subject | {"x-forwarded-for": "127.0.0.2", "forwarded": "for=127.0.0.2", "x-real-ip": "127.0.0.2"}
-        for address, headers, status in (
-            ("127.0.0.2", subject, 200),
-            ("127.0.0.2", ACCEPT, 401),
-            ("127.0.0.2", subject | {"x-client-subject": "CN=Ben"}, 403),
-            ("127.0.0.1", subject, 401),
-            ("127.0.0.1", spoofed, 401),
-        ):
-            transport = httpx2.AsyncHTTPTransport(local_address=address)
-            async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, transport=transport) as http:
-                answer = await http.post(bridge.url, json=INITIALIZE, headers=headers)
-                assert answer.status_code == status, (address, headers, answer.text)
+@SHARED
+async def test_a_proxys_header_counts_from_the_proxy_alone_whatever_others_say_of_addresses(shared_bridge):
+    subject = ACCEPT | {"x-client-subject": "CN=Anna"}
+    spoofed = subject | {"x-forwarded-for": "127.0.0.2", "forwarded": "for=127.0.0.2", "x-real-ip": "127.0.0.2"}
+    for address, headers, status in (
+        ("127.0.0.2", subject, 200),
+        ("127.0.0.2", ACCEPT, 401),
+        ("127.0.0.2", subject | {"x-client-subject": "CN=Ben"}, 403),
+        ("127.0.0.1", subject, 401),
+        ("127.0.0.1", spoofed, 401),
+    ):
+        transport = httpx2.AsyncHTTPTransport(local_address=address)
+        async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, transport=transport) as http:
+            answer = await http.post(shared_bridge.url, json=INITIALIZE, headers=headers)
+            assert answer.status_code == status, (address, headers, answer.text)
 
 
-async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_wrong_is_an_error(team):
-    setup = team(PRINCIPALS + OAUTH)
-    async with serving(setup) as bridge, bridge.http() as http:
+@SHARED
+async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_wrong_is_an_error(shared_bridge, team):
+    async with shared_bridge.http() as http:
         answer = await http.get("/.well-known/oauth-protected-resource/mcp")
         assert answer.json()["authorization_servers"] == ["https://auth.example.com"]
         refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
@@ -375,11 +390,11 @@ async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_
     assert "authentication.oauth.algorithms" in done.stderr.decode()
 
 
-async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole(team):
+@SHARED
+async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole(shared_bridge):
     """Fast requests watch their credential, too: none is lost, and none is left behind."""
-    setup = team("[principals.anna]")
-    token = token_for(setup, "anna", "--expires", "1h")
-    async with serving(setup) as bridge, bridge.http() as http:
+    token = token_for(shared_bridge.setup, "gina", "--expires", "1h")
+    async with shared_bridge.http() as http:
         headers = await opened(http, bearer(token))
         for number in range(50):
             ping = {"jsonrpc": "2.0", "id": number, "method": "ping"}
@@ -437,10 +452,12 @@ async def test_a_client_finds_the_authorization_server_by_the_bridges_word_and_a
 # --- a bridge behind a bridge ---
 
 
+ERAS = ["auto", "legacy", "2026-07-28"]
+
 ASKS = """
 from mcp.runtime import call_tool
 
-for name in ["own", "team", "found", "bridge"]:
+for name in NAMES:
     try:
         print(name, (await call_tool(name, "run_python", {"code": "print('ran')"}))["stdout"].strip())
     except Exception as error:
@@ -456,67 +473,72 @@ def another(tmp_path, engine, image, sandbox_state_dir):
     return setups(folder, engine, state_directory(folder, sandbox_state_dir))()
 
 
+def in_each_era(name, url, more=""):
+    """Tables of a server for each era of MCP."""
+    return "".join(f'[servers."{name}-{era}"]\nurl = "{url}"\nera = "{era}"\n{more}' for era in ERAS)
+
+
 NESTS = """
 from mcp.runtime import call_tool
 
-inner = "from mcp.runtime import call_tool\\nawait call_tool('back', 'run_python', {'code': 'print(6 * 7)'})"
+inner = "from mcp.runtime import call_tool\\nawait call_tool('back-ERA', 'run_python', {'code': 'print(6 * 7)'})"
 try:
-    print(await call_tool("forth", "run_python", {"code": inner}))
+    print(await call_tool("forth-ERA", "run_python", {"code": inner}))
 except Exception as error:
     print(error.code, error)
 """
 
 
-@pytest.mark.parametrize("session", [None, "s"])
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-async def test_a_call_that_comes_back_by_way_of_another_bridge_is_refused_and_told_the_way(
-    configure, another, era, session
-):
+async def test_a_call_that_comes_back_by_way_of_another_bridge_is_refused_and_told_the_way(configure, another):
     """Both have the other as a server; what is behind them is listed all the same."""
     setup, port = configure(), free_port()
     with another.config.open("a") as file:
-        file.write(f'[servers.back]\nurl = "http://127.0.0.1:{port}/mcp"\nera = "{era}"\n')
+        file.write(in_each_era("back", f"http://127.0.0.1:{port}/mcp"))
     async with serving(another) as other:
         with setup.config.open("a") as file:
-            file.write(f'[servers.forth]\nurl = "{other.url}"\nera = "{era}"\n')
-        async with serving(setup, "--port", str(port)) as bridge, bridge.client(era) as client:
-            more = {"session": session} if session else {}
-            for _ in range(2):
-                answer = await client.call_tool("run_python", {"code": NESTS, **more})
-                said = answer.content[0].text
-                assert "[bridge_cycle]" in said, said
-                assert "The way is: 'forth' -> 'back'" in said, said
-            # Each is used as a server as before.
-            code = "from mcp.runtime import call_tool\nprint(await call_tool('forth', 'run_python', {'code': 'print(6 * 7)'}))"
-            assert "42" in (await client.call_tool("run_python", {"code": code})).content[0].text
-        listed = json.loads(setup.run("execution", "list", "--json").stdout)["executions"]
-    assert len(listed) == 3, "the calls that came back have run nothing"
+            file.write(in_each_era("forth", other.url))
+        async with serving(setup, "--port", str(port)) as bridge:
+            for era, session in itertools.product(["legacy", "2026-07-28"], [None, "s"]):
+                async with bridge.client(era) as client:
+                    more = {"session": f"{session}-{era}"} if session else {}
+                    for _ in range(2):
+                        answer = await client.call_tool("run_python", {"code": NESTS.replace("ERA", era), **more})
+                        said = answer.content[0].text
+                        assert "[bridge_cycle]" in said, said
+                        assert f"The way is: 'forth-{era}' -> 'back-{era}'" in said, said
+                    # Each is used as a server as before.
+                    inner = {"code": "print(6 * 7)"}
+                    code = f"from mcp.runtime import call_tool\nprint(await call_tool('forth-{era}', 'run_python', {inner}))"
+                    assert "42" in (await client.call_tool("run_python", {"code": code})).content[0].text
+        listed = setup.command("execution", "list", "--json").json["executions"]
+    assert len(listed) == 12, "the calls that came back have run nothing"
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy", "2026-07-28"])
-async def test_a_bridge_is_never_behind_itself_and_another_only_where_it_is_named(configure, another, era):
+async def test_a_bridge_is_never_behind_itself_and_another_only_where_it_is_named(configure, another):
     setup, port = configure(client_configs=True), free_port()
-    annas, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    anna, ben = token_for(setup, "anna"), token_for(setup, "ben")
     async with serving(another) as other:
+        authorization = f'headers = {{ Authorization = "Bearer {anna}" }}\n'
         with setup.config.open("a") as file:
-            file.write(
-                f'[servers.own]\nurl = "http://localhost:{port}/mcp"\nera = "{era}"\n'
-                f'headers = {{ Authorization = "Bearer {annas}" }}\n'
-                f'[servers.team]\nurl = "{other.url}"\nera = "{era}"\n'
-            )
+            file.write(in_each_era("own", f"http://localhost:{port}/mcp", authorization))
+            file.write(in_each_era("team", other.url))
         # The first as docs/http.md has a user type it.
-        typed = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": f"Bearer {annas}"}}
+        typed = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": f"Bearer {anna}"}}
         found = {"url": f"{other.url}?by=address"}
         entries = {"bridge": {"type": "http", **typed}, "found": {"type": "http", **found}}
         (setup.home / ".claude.json").write_text(json.dumps({"mcpServers": entries}))
+        own, team = ([f"{name}-{era}" for era in ERAS] for name in ("own", "team"))
         async with serving(setup, "--port", str(port)) as bridge, bridge.http() as http:
-            params = {"name": "run_python", "arguments": {"code": ASKS}}
+            code = ASKS.replace("NAMES", repr([*own, *team, "found", "bridge"]))
+            params = {"name": "run_python", "arguments": {"code": code}}
             call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             answer = await http.post("/mcp", json=call, headers=await opened(http, bearer(ben)))
             said = json.loads(answer.text.rpartition("data: ")[2])["result"]["content"][0]["text"].splitlines()
-            listed = setup.run("execution", "list", "--principal", "anna", "--json")
-    assert said[0].startswith("own server_unavailable server 'own' is misconfigured: it is this bridge itself."), said
-    assert said[1] == "team ran"
-    assert said[2].startswith("found server_unavailable server 'found' is misconfigured: it is a bridge, which"), said
-    assert said[3].startswith("bridge unknown_server"), said
-    assert json.loads(listed.stdout)["executions"] == [], "nothing ran as another principal"
+            annas = setup.command("execution", "list", "--principal", "anna", "--json").json["executions"]
+    for name, line in zip(own, said[:3], strict=True):
+        wrong = f"{name} server_unavailable server '{name}' is misconfigured: it is this bridge itself."
+        assert line.startswith(wrong), said
+    assert said[3:6] == [f"{name} ran" for name in team]
+    assert said[6].startswith("found server_unavailable server 'found' is misconfigured: it is a bridge, which"), said
+    assert said[7].startswith("bridge unknown_server"), said
+    assert annas == [], "nothing ran as another principal"

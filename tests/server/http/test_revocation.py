@@ -51,7 +51,7 @@ async def hanging():
 
 
 def token_of(setup, name):
-    return json.loads(setup.run("principal", "add", name, "--json").stdout)["token"]
+    return setup.command("principal", "add", name, "--json").json["token"]
 
 
 @contextlib.asynccontextmanager
@@ -66,15 +66,14 @@ async def client_of(bridge, token, mode, **options):
 def take_away(setup, how):
     """Revoke the only token of anna, or take her table out."""
     if how == "token":
-        assert setup.run("principal", "revoke", "anna").returncode == 0
+        setup.command("principal", "revoke", "anna")
     else:
         text = setup.config.read_text()
         setup.config.write_text(text.replace("[principals.anna]\napprover = true\n", ""))
 
 
 async def executions(setup):
-    listed = await anyio.to_thread.run_sync(setup.run, "execution", "list", "--json")
-    return {row["id"]: row for row in json.loads(listed.stdout)["executions"]}
+    return {row["id"]: row for row in (await setup.told("execution", "list"))["executions"]}
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
@@ -127,7 +126,7 @@ async def test_what_runs_of_a_revoked_principal_is_cancelled_and_what_waits_does
         "in_doubt",
         "remote.act",
     )
-    shown = json.loads(setup.run("execution", "show", statuses["cancelled"], "--json").stdout)
+    shown = await setup.told("execution", "show", statuses["cancelled"])
     assert [row["kind"] for row in shown["timeline"]] == ["start", "end"]
     assert len(hanging.calls) == 1
 
@@ -166,7 +165,7 @@ async def test_a_call_that_waits_for_its_clients_answer_ends_with_its_principal_
 
         await until(waits)
         assert b"Traceback" not in bridge.logged
-    listed = json.loads(setup.run("approvals", "list", "--json").stdout)["approvals"]
+    listed = (await setup.told("approvals", "list"))["approvals"]
     assert [row["question"]["tool"] for row in listed] == ["remote.act"]
     assert hanging.calls == []
 
@@ -185,8 +184,7 @@ async def test_a_principal_that_has_another_token_keeps_what_runs_in_its_session
 
         calling = asyncio.ensure_future(call())
         await until(lambda: len(hanging.calls) == 1)
-        rotated = await anyio.to_thread.run_sync(setup.run, "principal", "rotate", "anna", "--json")
-        new = json.loads(rotated.stdout)["token"]
+        new = (await setup.told("principal", "rotate", "anna"))["token"]
         await asyncio.wait([calling])
         async with client_of(bridge, new, "legacy") as client:
             assert (await client.call_tool("run_python", {"code": "6 * 7"})).content[0].text == "42"

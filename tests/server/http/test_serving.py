@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import resource
 import signal
 import ssl
 
 import anyio
-import anyio.to_thread
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
@@ -114,8 +112,7 @@ async def test_after_sigterm_what_goes_on_by_itself_ends_and_nothing_further_beg
         setup = configure(remote(port), http={"drain_timeout": 100.0}, max_concurrent=4)
 
         async def statuses():
-            listed = await anyio.to_thread.run_sync(setup.run, "execution", "list", "--json")
-            return sorted(row["status"] for row in json.loads(listed.stdout)["executions"])
+            return sorted(row["status"] for row in (await setup.told("execution", "list"))["executions"])
 
         async with serving(setup) as bridge:
             async with bridge.client(NEW) as client:
@@ -149,8 +146,7 @@ CLIENT = {
 # --- questions to the client ---
 
 
-@pytest.mark.parametrize("mode", ["legacy", NEW])
-async def test_a_person_behind_the_client_is_asked(configure, git_server, git_repository, mode):
+async def test_a_person_behind_the_client_is_asked(configure, git_server, git_repository):
     setup = configure(git_server)
     with setup.config.open("a") as file:
         file.write('\n[[policy.rules]]\ntools = ["git.*"]\neffect = "approve"\n')
@@ -163,11 +159,14 @@ async def test_a_person_behind_the_client_is_asked(configure, git_server, git_re
     code = (
         f"from mcp.servers import git\nprint('clean' in str(await git.git_status(repo_path={str(git_repository)!r})))"
     )
-    async with serving(setup) as bridge, bridge.client(mode, elicitation_callback=answer) as client:
-        result = await client.call_tool("run_python", {"code": code})
-    assert result.content[0].text == "True", result
-    assert len(asked) == 1
-    assert "git_status" in asked[0]
+    async with serving(setup) as bridge:
+        for mode in ("legacy", NEW):
+            asked.clear()
+            async with bridge.client(mode, elicitation_callback=answer) as client:
+                result = await client.call_tool("run_python", {"code": code})
+            assert result.content[0].text == "True", result
+            assert len(asked) == 1
+            assert "git_status" in asked[0]
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
@@ -187,8 +186,7 @@ async def test_a_question_that_nobody_is_left_to_answer_waits_for_anybody_else(
     code = f"from mcp.servers import git\nprint(await git.git_status(repo_path={str(git_repository)!r}))"
 
     async def waiting():
-        listed = await anyio.to_thread.run_sync(setup.run, "approvals", "list", "--json")
-        return json.loads(listed.stdout)["approvals"]
+        return (await setup.told("approvals", "list"))["approvals"]
 
     async def call(client):
         # The SDK's client has errors of its own for what happens to it here.

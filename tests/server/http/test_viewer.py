@@ -8,7 +8,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
-from http_bridge import ACCEPT, serving
+from http_bridge import ACCEPT, kept_serving, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -38,17 +38,33 @@ principals = { "CN=Auditor" = "auditor" }
 ASKS = {"name": "asks", "steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
 
 
+WITH_VIEWER = {"principals": PRINCIPALS, "http": {"viewer": True, "allowed_origins": ["https://listed.example"]}}
+
+
 @pytest.fixture
 def team(configure):
     """A bridge's `Setup` with these principals, and a token for each."""
-    setup = configure(principals=PRINCIPALS, http={"viewer": True, "allowed_origins": ["https://listed.example"]})
+    setup = configure(**WITH_VIEWER)
     return setup, {name: token_for(setup, name) for name in PRINCIPALS}
 
 
+SHARED = pytest.mark.xdist_group("viewer")
+"""For tests at one bridge, of which only one has executions."""
+
+
+@pytest.fixture(scope="module")
+def shared_team(configure_for_module):
+    """A bridge with these principals that serves, and a token for each."""
+    setup = configure_for_module(**WITH_VIEWER)
+    with setup.config.open("a") as file:
+        file.write(PROXY)
+    tokens = {name: token_for(setup, name) for name in PRINCIPALS}
+    with kept_serving(setup, "--tools", "programs") as bridge:
+        yield bridge, tokens
+
+
 def token_for(setup, name):
-    done = setup.run("principal", "add", name)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode().strip()
+    return setup.command("principal", "add", name).out.strip()
 
 
 def bearer(token):
@@ -83,9 +99,10 @@ def code_of(answer):
     return answer.json()["error"]["code"]
 
 
-async def test_each_principal_sees_what_it_may_and_approvers_decide(team):
-    setup, tokens = team
-    async with serving(setup, "--tools", "programs") as bridge, bridge.http() as http:
+@SHARED
+async def test_each_principal_sees_what_it_may_and_approvers_decide(shared_team):
+    bridge, tokens = shared_team
+    async with bridge.http() as http:
         await is_open(http)
         bens = await asks(http, tokens["ben"])
         one = f"/ui/api/executions/{bens}"
@@ -160,10 +177,11 @@ async def test_what_a_change_takes_from_a_principal_is_gone_while_it_serves(team
         assert b"Traceback" not in bridge.logged
 
 
-async def test_pages_are_everybodys_and_hold_nothing_and_strangers_and_other_origins_get_no_data(team):
-    setup, tokens = team
+@SHARED
+async def test_pages_are_everybodys_and_hold_nothing_and_strangers_and_other_origins_get_no_data(shared_team):
+    bridge, tokens = shared_team
     data = "/ui/api/executions"
-    async with serving(setup) as bridge, bridge.http() as http:
+    async with bridge.http() as http:
         await is_open(http)
         moved = await http.get("/ui")
         assert (moved.status_code, moved.headers["location"]) == (307, "/ui/")
@@ -203,19 +221,17 @@ async def test_pages_are_everybodys_and_hold_nothing_and_strangers_and_other_ori
         assert (large.status_code, code_of(large)) == (413, "request_too_large")
 
 
-async def test_a_proxys_client_certificate_needs_no_token_and_only_the_viewers_own_page_uses_it(team):
-    setup, _ = team
-    with setup.config.open("a") as file:
-        file.write(PROXY)
-    async with serving(setup) as bridge:
-        transport = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
-        async with httpx2.AsyncClient(base_url=bridge.base, timeout=DEADLINE_SECONDS, transport=transport) as http:
-            await is_open(http)
-            subject = {"x-client-subject": "CN=Auditor"}
-            assert (await http.get("/ui/api/executions", headers=subject)).status_code == 200
-            assert (await http.get("/ui/api/executions")).status_code == 401
-            for header in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
-                assert (await http.get("/ui/api/executions", headers=subject | header)).status_code == 403
+@SHARED
+async def test_a_proxys_client_certificate_needs_no_token_and_only_the_viewers_own_page_uses_it(shared_team):
+    bridge, _ = shared_team
+    transport = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
+    async with httpx2.AsyncClient(base_url=bridge.base, timeout=DEADLINE_SECONDS, transport=transport) as http:
+        await is_open(http)
+        subject = {"x-client-subject": "CN=Auditor"}
+        assert (await http.get("/ui/api/executions", headers=subject)).status_code == 200
+        assert (await http.get("/ui/api/executions")).status_code == 401
+        for header in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            assert (await http.get("/ui/api/executions", headers=subject | header)).status_code == 403
 
 
 async def test_a_token_that_is_revoked_ends_the_pages_stream_and_a_principal_has_no_more_than_its_places(team):
@@ -235,7 +251,7 @@ async def test_a_token_that_is_revoked_ends_the_pages_stream_and_a_principal_has
         bens = await listening("ben")
         assert bens.status_code == 200
 
-        assert setup.run("principal", "revoke", "anna").returncode == 0
+        setup.command("principal", "revoke", "anna")
         with anyio.fail_after(DEADLINE_SECONDS):
             for stream in annas:
                 # Ended, and not cut.
