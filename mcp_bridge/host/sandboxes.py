@@ -19,7 +19,7 @@ from mcp_bridge.host.container_removals import Removals
 from mcp_bridge.host.engine_setup import Prepared, prepare, prepare_with
 from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
-from mcp_bridge.host.warm_pool import HASH_SEED_BITS, PoolSize, WarmPool
+from mcp_bridge.host.warm_pool import PoolSize, WarmPool, new_hash_seed
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
 from mcp_bridge.sandbox.languages import reserved_bytes
 from mcp_bridge.sandbox.orphans import sweep
@@ -382,7 +382,7 @@ class Sandboxes:
             GUEST_WAITING_SECONDS,
             reserved,
         )
-        seed = secrets.randbits(HASH_SEED_BITS) if hash_seed is None else hash_seed
+        seed = new_hash_seed() if hash_seed is None else hash_seed
         return SandboxSpec(
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
