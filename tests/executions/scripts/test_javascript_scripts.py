@@ -102,7 +102,7 @@ def test_what_waits_goes_on_only_where_its_language_is_allowed(hosts):
 def test_a_program_made_from_a_script_in_javascript_makes_its_calls(hosts):
     code = """
 const first = await local.once({text: "a"});
-await Promise.all([local.once({text: first}), local.again({text: "x"})]);
+await Promise.all([local.once({text: first, seconds: 1}), local.again({text: "x"})]);
 """
     record = hosts.run(code)
     assert record["status"] == "success", record
