@@ -388,6 +388,26 @@ def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("cursor", {"command": "bash", "args": ["-lc", "exec mcp-bridge"]}),
+        ("cursor", {"command": "sh", "args": ["-c", "cd /x && exec mcp-bridge"]}),
+        ("opencode", {"type": "local", "command": ["bash", "-lc", "exec mcp-bridge"]}),
+        ("zed", {"command": {"path": COMMAND, "args": []}}),
+    ],
+)
+def test_the_bridge_in_a_wrapper_is_the_bridge_and_is_not_put_behind_itself(user, client, entry):
+    other = {"type": "local", "command": ["git-server"]} if client == "opencode" else {"command": "git-server"}
+    before = json.dumps({CLIENTS[client].servers[0]: {"mine": entry, "git": other}})
+    user.file(client, before)
+    user.done(f"install {client} --take-over --yes")
+    assert user.servers(client) == {"mine": entry}
+    assert list(tomllib.loads(user.config.read_text())["servers"]) == ["git"]
+    user.done(f"install {client} --uninstall --yes")
+    assert user.servers(client) == {"git": other}
+
+
 def test_another_bridge_stays_with_its_client_unless_it_is_named(user):
     team = {"url": "https://team.example.com/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
     user.file("cursor", json.dumps({"mcpServers": {"team": team}}))
