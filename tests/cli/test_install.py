@@ -207,6 +207,19 @@ def test_a_clients_servers_move_behind_the_bridge_and_back(user, client):
     assert user.config.read_text().startswith("# mine\n")
 
 
+@pytest.mark.parametrize("mine", ["timeout = 5\n", "# mine\r\n[servers.own]\r\ncommand = 'x'\r\n", "timeout = 5\n\n\n"])
+def test_the_own_configuration_is_what_it_was_however_often_servers_come_and_go(user, mine):
+    user.file(
+        "cursor", '{"mcpServers": {"git": {"command": "git-server"}, "b": {"command": "cat", "env": {"A": "b"}}}}'
+    )
+    user.config.parent.mkdir(parents=True)
+    user.config.write_bytes(mine.encode())
+    for _ in range(2):
+        user.done("install cursor --take-over --yes")
+        user.done("install cursor --uninstall --yes")
+        assert user.config.read_bytes() == mine.encode()
+
+
 def test_first_the_entry_and_then_the_servers_is_taken_back_as_a_whole(user):
     path = user.file("cursor", busy("cursor"))
     user.done("install cursor --yes")
