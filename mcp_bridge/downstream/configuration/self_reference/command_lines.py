@@ -16,6 +16,9 @@ MODULES = frozenset({"mcp_bridge", "mcp_server_code_execution_mode"})
 MAX_NESTED = 16
 """So many programs may start one another; an entry of a folder may have been written to have many more looked at."""
 
+MAX_SHELL_CHARS = 10_000
+"""So long a command of a shell is looked at: `shlex` takes half a minute for a word of a million characters."""
+
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -102,7 +105,7 @@ def _shell_runs_it(words: list[str], nested: int) -> bool:
     while index < len(words) and words[index].startswith(("-", "+")):
         has_command |= _SHELL_COMMAND.fullmatch(words[index]) is not None
         index += 2 if words[index] in _SHELL_OPTIONS else 1
-    if index >= len(words) or not has_command:
+    if index >= len(words) or not has_command or len(words[index]) > MAX_SHELL_CHARS:
         return False
     lexer = shlex.shlex(words[index].replace("\n", ";"), posix=True, punctuation_chars=";&|()")
     lexer.whitespace_split, lexer.commenters = True, ""
