@@ -69,6 +69,9 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     if loaded.settings.log_level != "debug":
         # The SDK would log a server's malformed message completely, with any secrets in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    # Their lines contain addresses with their queries, whoever sends: a login and what is published, too.
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return loaded
 
 

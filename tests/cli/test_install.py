@@ -207,6 +207,19 @@ def test_a_clients_servers_move_behind_the_bridge_and_back(user, client):
     assert user.config.read_text().startswith("# mine\n")
 
 
+@pytest.mark.parametrize("mine", ["timeout = 5\n", "# mine\r\n[servers.own]\r\ncommand = 'x'\r\n", "timeout = 5\n\n\n"])
+def test_the_own_configuration_is_what_it_was_however_often_servers_come_and_go(user, mine):
+    user.file(
+        "cursor", '{"mcpServers": {"git": {"command": "git-server"}, "b": {"command": "cat", "env": {"A": "b"}}}}'
+    )
+    user.config.parent.mkdir(parents=True)
+    user.config.write_bytes(mine.encode())
+    for _ in range(2):
+        user.done("install cursor --take-over --yes")
+        user.done("install cursor --uninstall --yes")
+        assert user.config.read_bytes() == mine.encode()
+
+
 def test_first_the_entry_and_then_the_servers_is_taken_back_as_a_whole(user):
     path = user.file("cursor", busy("cursor"))
     user.done("install cursor --yes")
@@ -386,6 +399,26 @@ def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user
     assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
     user.done(f"install {client} --uninstall --yes")
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("cursor", {"command": "bash", "args": ["-lc", "exec mcp-bridge"]}),
+        ("cursor", {"command": "sh", "args": ["-c", "cd /x && exec mcp-bridge"]}),
+        ("opencode", {"type": "local", "command": ["bash", "-lc", "exec mcp-bridge"]}),
+        ("zed", {"command": {"path": COMMAND, "args": []}}),
+    ],
+)
+def test_the_bridge_in_a_wrapper_is_the_bridge_and_is_not_put_behind_itself(user, client, entry):
+    other = {"type": "local", "command": ["git-server"]} if client == "opencode" else {"command": "git-server"}
+    before = json.dumps({CLIENTS[client].servers[0]: {"mine": entry, "git": other}})
+    user.file(client, before)
+    user.done(f"install {client} --take-over --yes")
+    assert user.servers(client) == {"mine": entry}
+    assert list(tomllib.loads(user.config.read_text())["servers"]) == ["git"]
+    user.done(f"install {client} --uninstall --yes")
+    assert user.servers(client) == {"git": other}
 
 
 def test_another_bridge_stays_with_its_client_unless_it_is_named(user):

@@ -128,6 +128,15 @@ def test_a_person_logs_in_looks_and_logs_out(user, authorization_server):
     assert "There was no login" in user.run("logout", "guarded").stdout
 
 
+def test_the_log_has_no_query_of_an_address(tmp_path, protected_server):
+    user = User(tmp_path, f"{protected_server.url}?key=s3cret-of-mine")
+    log = tmp_path / "log"
+    user.config.write_text(f'log_level = "info"\nlog_file = "{log}"\n{user.config.read_text()}')
+    _, said, _ = user.log_in()
+    ended = user.run("logout", "guarded")
+    assert "s3cret-of-mine" not in said + ended.stdout + ended.stderr + log.read_text()
+
+
 def test_without_a_browser_the_address_is_pasted(user):
     _, said, _ = user.log_in("--no-browser", pastes=True)
     assert "paste that page's address" in said

@@ -237,7 +237,15 @@ def test_remote_servers_are_kept_with_their_type(find):
         "uv run python -m mcp_bridge",
         "pipx run --spec mcp-code-bridge mcp-bridge",
         "env A=1 mcp-bridge",
+        "env -u A -C /x mcp-bridge",
+        "env -S 'A=1 mcp-bridge serve'",
+        "nice -n 5 mcp-bridge",
+        "timeout 1h nohup mcp-bridge",
         "sh -c 'exec mcp-bridge serve'",
+        "bash -lc 'exec mcp-bridge'",
+        "bash -l -o pipefail -c 'A=1 exec mcp-bridge 2>/x/log'",
+        "sh -ec 'cd /x && . ./env; exec mcp-bridge'",
+        "zsh -lc '. ./env\nexec mcp-bridge'",
     ],
 )
 def test_every_way_to_run_the_bridge_itself_is_skipped(find, line):
@@ -327,6 +335,11 @@ def test_an_address_is_the_bridges_own_by_its_host_port_and_path(find, url, addr
         "python -m mcp_server_git",
         "python -c 'import mcp_bridge'",
         "sh -c 'cat mcp-bridge'",
+        "bash -lc 'cat x | grep mcp-bridge'",
+        "bash run.sh -c mcp-bridge",
+        "sh -c \"echo 'a; mcp-bridge'\"",
+        "nice -n 5",
+        "bash -lc",
         'sh -c "unclosed \'quote"',
         "env",
         "uvx",
@@ -336,6 +349,18 @@ def test_an_address_is_the_bridges_own_by_its_host_port_and_path(find, url, addr
 def test_a_server_that_only_mentions_the_bridge_is_kept(line):
     command, *args = line.split(" ", 3)
     assert not runs_the_bridge(command, args)
+
+
+@pytest.mark.parametrize("words", [["env"], ["nohup"], ["uv", "run"], ["env", "nice", "-n", "1"]])
+def test_programs_that_start_one_another_without_end_harm_nothing(find, words):
+    line = words * 3000
+    found = find(user={"mcpServers": {"many": {"command": line[0], "args": line[1:]}}})
+    assert list(found.servers) == ["many"]
+
+
+@pytest.mark.timeout(10)
+def test_a_long_command_of_a_shell_takes_no_time():
+    assert not runs_the_bridge("sh", ["-c", "a" * (1 << 20)])
 
 
 # Specs.

@@ -82,6 +82,29 @@ async def test_metrics_count_runs_calls_and_what_the_bridge_is_doing(configure):
     assert of(samples, "process_open_fds") > 3
 
 
+async def test_a_run_counts_with_the_status_that_its_record_has(configure):
+    port = free_port()
+    setup = configure(**{"telemetry.listen": f"127.0.0.1:{port}"})
+    async with setup.client() as client:
+        await until(lambda: is_served(port))
+        with anyio.move_on_after(60) as call:
+
+            async def begun(*_):
+                call.cancel()
+
+            code = {"code": "progress(1)\nimport time\ntime.sleep(60)"}
+            await client.call_tool("run_python", code, progress_callback=begun)
+        assert call.cancelled_caught
+        counted = await until(lambda: runs(port))
+    [row] = (await setup.told("execution", "list"))["executions"]
+    assert counted == [{"kind": "script", "status": row["status"], "principal": "local"}]
+    assert row["status"] == "cancelled"
+
+
+async def runs(port):
+    return [labels for labels, _ in (await scrape(port)).get("mcp_bridge_runs_total", [])]
+
+
 async def test_labels_have_nothing_that_a_client_or_a_script_has_chosen(configure, everything_server):
     port = free_port()
     setup = configure(everything_server, **{"telemetry.listen": f"127.0.0.1:{port}"})

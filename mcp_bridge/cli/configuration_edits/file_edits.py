@@ -39,6 +39,7 @@ _CONTEXT = 3
 """How many lines a diff shows around a change."""
 
 _HUNK = re.compile(r"([-+])(\d+)")
+_EMPTY_LINE = re.compile(r"(\n)\r?\n\Z")
 _BOM = "\ufeff"
 _MIN_MASKED = 4
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
@@ -281,9 +282,11 @@ class ConfigurationFile:
                 for key in path[:-2]:
                     outer = outer[key]
                 del outer[path[-2]]
-            return tomlkit.dumps(document)
+            text = tomlkit.dumps(document)
         except (TOMLKitError, KeyError, TypeError) as exc:
             raise self._uneditable(str(exc)) from None
+        # With the last table goes the empty line before it.
+        return _EMPTY_LINE.sub(r"\1", text) if self._text.startswith(text) else text
 
     def _apply(self, text: str, content: Table) -> None:
         """Take the new text, if it says exactly what it has to."""

@@ -126,4 +126,6 @@ def planned(
 def _can_be_started(entry: Any) -> bool:
     """Whether the program of the bridge's entry is still there."""
     command = entry["command"]
+    if isinstance(command, dict):
+        command = command["path"]
     return shutil.which(command[0] if isinstance(command, list) else command) is not None

@@ -405,6 +405,9 @@ def starts_the_bridge(entry: Any) -> bool:
     """Whether an undecoded entry of any client's starts this bridge."""
     if not isinstance(entry, dict):
         return False
+    if isinstance(inner := entry.get("command"), dict):
+        # As older versions of Zed have it.
+        entry = {"command": inner.get("path"), "args": inner.get("args")}
     command, args = entry.get("command"), entry.get("args")
     words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [])]
     return bool(words) and all(isinstance(word, str) for word in words) and runs_the_bridge(words[0], words[1:])

@@ -9,7 +9,6 @@ Loads the MCP SDK's HTTP library: import this module only where a server is conn
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
@@ -158,9 +157,6 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
     Raises:
         BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
     """
-    # Their lines contain addresses with their queries.
-    for name in ("httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
     for name, value in headers.items():
         if wrong := value_problem(value):

@@ -383,7 +383,7 @@ class Programs:
             finally:
                 with anyio.CancelScope(shield=True):
                     record = await self.keep(run)
-            observed.status = record["status"]
+                    observed.status = record["status"]
         return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.sandbox.packages.package_set import PackageSet
+    from mcp_bridge.telemetry.observed_runs import ObservedRun
 
 logger = logging.getLogger(__name__)
 
@@ -557,7 +558,7 @@ class Scripts:
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
             try:
-                record = await self._run_to_record(active)
+                record = await self._run_to_record(active, observed)
             except RunWaitsError:
                 # It has never been: there is no such execution.
                 observed.is_counted = False
@@ -565,7 +566,7 @@ class Scripts:
             observed.status = record.status
         return record
 
-    async def _run_to_record(self, active: ActiveScript) -> ExecutionRecord:
+    async def _run_to_record(self, active: ActiveScript, observed: ObservedRun) -> ExecutionRecord:
         async def recovered(lost: ActiveScript, record: ExecutionRecord | None, cause: str) -> ActiveScript | None:
             nonlocal active
             again = await self._recovered(lost, record, cause)
@@ -580,19 +581,20 @@ class Scripts:
         except BaseException as exc:
             execution = active.script.execution
             if isinstance(exc, anyio.get_cancelled_exc_class()) and await self._is_left_waiting(active):
+                observed.status = "suspended"
                 raise
             script = active.script
             if isinstance(exc, SessionMovedError) or (
                 script.is_dry and isinstance(exc, BridgeError) and not script.history.calls
             ):
                 # It never began, and it has a place no more or was only to be looked at: its key is for what follows.
-                await self._refuse(execution, exc)
+                observed.status = await self._refuse(execution, exc)
                 await self._release_key(execution)
             # A generated key counts once it is written down.
             elif active.script.kept_key:
                 await self._interrupt(execution, active.last_record)
             else:
-                await self._refuse(execution, exc)
+                observed.status = await self._refuse(execution, exc)
             raise
         return record
 
@@ -746,14 +748,15 @@ class Scripts:
                 execution, status="interrupted", record=record, due=earliest_due(record), after=last_looked(record)
             )
 
-    async def _refuse(self, execution: str, exc: BaseException) -> None:
-        """Finish a run that has ended without a record, and can't go on."""
-        if self.lifecycle.under_way(execution) is None:
-            return
+    async def _refuse(self, execution: str, exc: BaseException) -> str:
+        """Finish a run that has ended without a record, and can't go on. Its status."""
         refused = _refused(execution, exc)
-        entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
-        with contextlib.suppress(BridgeError):
-            await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
+        status: str = refused["status"]
+        if self.lifecycle.under_way(execution) is not None:
+            entry = self.lifecycle.entry(ScriptEnd(status), execution)
+            with contextlib.suppress(BridgeError):
+                await self.lifecycle.leave(execution, entry, status=status, record=refused)
+        return status
 
     async def _release_key(self, execution: str) -> None:
         with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):

@@ -13,10 +13,23 @@ from pathlib import PurePath
 NAMES = frozenset({"mcp-bridge", "mcp-code-bridge", "mcp-server-code-execution-mode"})
 MODULES = frozenset({"mcp_bridge", "mcp_server_code_execution_mode"})
 
+MAX_NESTED = 16
+"""So many programs may start one another; an entry of a folder may have been written to have many more looked at."""
+
+MAX_SHELL_CHARS = 10_000
+"""So long a command of a shell is looked at: `shlex` takes half a minute for a word of a million characters."""
+
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish"})
+_SHELL_COMMAND = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
+_SHELL_OPTIONS = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_ENV_OPTIONS = frozenset({"-u", "--unset", "-C", "--chdir"})
+
+# Programs that start the one in their arguments, behind options and what they measure in: "-n 5", "1h".
+_PREFIXES = frozenset({"exec", "command", "nohup", "setsid", "nice", "ionice", "stdbuf", "timeout"})
+_OPTION_OR_MEASURE = re.compile(r"-.*|[0-9.]+[smhd]?")
 
 # Options of `uv`, `uvx` and `pipx` that take the next word as their value; other options are taken to be flags.
 _RUNNER_OPTIONS = frozenset(
@@ -54,34 +67,58 @@ _PYTHON_OPTIONS = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
 def runs_the_bridge(command: str, args: tuple[str, ...] | list[str]) -> bool:
-    """Whether a command starts this bridge: directly, as a module, or through a package runner or a shell."""
-    words = list(args)
+    """Whether a command starts this bridge: directly, as a module, or through package runners, shells and the like."""
+    return _runs_it(command, list(args), MAX_NESTED)
+
+
+def _runs_it(command: str, words: list[str], nested: int) -> bool:
+    if not nested:
+        return False
     base = PurePath(command).name.removesuffix(".exe").removesuffix(".py")
     if base in NAMES:
         return True
     if base == "env":
-        while words and (words[0].startswith("-") or _ASSIGNMENT.match(words[0])):
-            words.pop(0)
-        return bool(words) and runs_the_bridge(words[0], words[1:])
+        return _env_runs_it(words, nested - 1)
+    if base in _PREFIXES:
+        start = next((at for at, word in enumerate(words) if not _OPTION_OR_MEASURE.fullmatch(word)), None)
+        return start is not None and _runs_it(words[start], words[start + 1 :], nested - 1)
     if base in _SHELLS:
-        return _shell_runs_it(words)
+        return _shell_runs_it(words, nested - 1)
     if _PYTHON.fullmatch(base):
         return _python_runs_it(words)
     if base in {"uvx", "uv", "pipx"}:
-        return _runner_runs_it(words)
+        return _runner_runs_it(words, nested - 1)
     return False
 
 
-def _shell_runs_it(words: list[str]) -> bool:
-    if "-c" not in words[:-1]:
+def _env_runs_it(words: list[str], nested: int) -> bool:
+    index = 0
+    while index < len(words) and (words[index].startswith("-") or _ASSIGNMENT.match(words[index])):
+        if words[index] in {"-S", "--split-string"}:
+            return _shell_runs_it(["-c", *words[index + 1 : index + 2]], nested)
+        index += 2 if words[index] in _ENV_OPTIONS else 1
+    return index < len(words) and _runs_it(words[index], words[index + 1 :], nested)
+
+
+def _shell_runs_it(words: list[str], nested: int) -> bool:
+    index, has_command = 0, False
+    while index < len(words) and words[index].startswith(("-", "+")):
+        has_command |= _SHELL_COMMAND.fullmatch(words[index]) is not None
+        index += 2 if words[index] in _SHELL_OPTIONS else 1
+    if index >= len(words) or not has_command or len(words[index]) > MAX_SHELL_CHARS:
         return False
+    lexer = shlex.shlex(words[index].replace("\n", ";"), posix=True, punctuation_chars=";&|()")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
     try:
-        inner = shlex.split(words[words.index("-c") + 1])
+        for word in lexer:
+            if not word.strip(";&|()"):
+                commands.append([])
+            elif commands[-1] or not _ASSIGNMENT.match(word):
+                commands[-1].append(word)
     except ValueError:
         return False
-    while inner and (inner[0] == "exec" or _ASSIGNMENT.match(inner[0])):
-        inner.pop(0)
-    return bool(inner) and runs_the_bridge(inner[0], inner[1:])
+    return any(inner and _runs_it(inner[0], inner[1:], nested) for inner in commands)
 
 
 def _python_runs_it(words: list[str]) -> bool:
@@ -100,7 +137,7 @@ def _python_runs_it(words: list[str]) -> bool:
     return False
 
 
-def _runner_runs_it(words: list[str]) -> bool:
+def _runner_runs_it(words: list[str], nested: int) -> bool:
     index = 0
     while index < len(words):
         word = words[index]
@@ -116,7 +153,7 @@ def _runner_runs_it(words: list[str]) -> bool:
         elif word in {"--", "run", "tool", "x"}:
             index += 1
         else:
-            return _is_requirement_of_it(word) or runs_the_bridge(word, words[index + 1 :])
+            return _is_requirement_of_it(word) or _runs_it(word, words[index + 1 :], nested)
     return False
 
 
