@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcp_bridge import settings
 from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
+from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_line
 from mcp_bridge.telemetry.log_format import formatter
@@ -69,9 +70,8 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     if loaded.settings.log_level != "debug":
         # The SDK would log a server's malformed message completely, with any secrets in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    # Their lines contain addresses with their queries, whoever sends: a login and what is published, too.
-    for name in ("httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Whoever sends them: a login, and what is published, too.
+    log_no_requests()
     return loaded
 
 

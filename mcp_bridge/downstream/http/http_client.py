@@ -28,6 +28,7 @@ from mcp_bridge import __version__
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
 from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.http.remote_auth import open_auth
+from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.errors import BridgeError
 
@@ -157,6 +158,7 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
     Raises:
         BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
     """
+    log_no_requests()
     headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
     for name, value in headers.items():
         if wrong := value_problem(value):
