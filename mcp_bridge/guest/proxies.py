@@ -144,8 +144,12 @@ class _Tools:
 
         Raises:
             UnknownToolError: There is no such tool.
+            ToolError: The server's tools can't be listed, so this one can't be called.
         """
-        function = self._function(name)
+        try:
+            function = self._function(name)
+        except MCPError as exc:
+            raise ToolError(str(exc), server=self.server, tool=name, code=exc.code, details=exc.details) from None
         if function is None and (meant := self._meant(name)) is not None:
             raise UnknownToolError(self._unknown(name, meant))
         if function is None:

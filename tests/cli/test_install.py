@@ -106,6 +106,15 @@ class User:
 # --- the entry ---
 
 
+def test_a_number_of_toml_that_is_none_is_left_as_it_is(user):
+    text = "[mine]\nlimit = nan\nmost = [inf, nan]\n"
+    path = user.file("codex", text)
+    user.done("install codex --yes")
+    assert path.read_text().startswith(text)
+    user.done("install codex --uninstall --yes")
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize("client", PROGRAMS)
 def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, client):
     said = user.done(f"install {client} --yes")

@@ -338,6 +338,21 @@ async def test_waiting_for_a_tool_is_not_the_scripts_time(bilingual):
     assert record.duration_ms > 5000
 
 
+async def test_a_call_to_a_server_that_does_not_start_fails_as_a_tool_that_fails(bilingual):
+    record = await bilingual.run(
+        {
+            "python": "import mcp\nfrom mcp.servers import gone\nfor _ in range(2):\n"
+            "    try: await gone.look(n=1)\n"
+            "    except mcp.ToolError as exc: print(exc.server, exc.tool, exc.code)",
+            "javascript": 'import { gone } from "mcp/servers";\nimport { ToolError } from "mcp";\nfor (const _ of [1, 2]) {\n'
+            "  try { await gone.look({ n: 1 }); }\n"
+            "  catch (error) { console.log(error.server, error.tool, error instanceof ToolError && error.code); }\n}",
+        },
+        ServerSpec(name="gone", command="/nonexistent/server"),
+    )
+    assert printed(record).splitlines() == ["gone look server_start_failed", "gone look server_unavailable"]
+
+
 async def test_work_beside_a_waiting_call_is_bounded_by_the_wall(bilingual):
     record = await bilingual.run(
         {

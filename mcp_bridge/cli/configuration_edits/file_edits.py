@@ -297,7 +297,7 @@ class ConfigurationFile:
             said = client_file_reading.loads(text.encode(), self.syntax)
         except (ValueError, RecursionError) as exc:
             raise self._uneditable(str(exc)) from None
-        if _pruned(said) != _pruned(content):
+        if _comparable(said) != _comparable(content):
             raise self._uneditable("the change would change something else, too")
         self._text, self.content = text, said
 
@@ -330,9 +330,12 @@ def _without(table: Table, path: tuple[str, ...]) -> Table:
     return table | {head: _without(table[head], tuple(rest))}
 
 
-def _pruned(table: Table) -> Table:
-    """The content without empty tables, which say nothing: with its last server, a table of TOML is gone."""
-    return {key: value for key, value in table.items() if value != {}}
+def _comparable(table: Table) -> str:
+    """The content as a text, in which a `nan` of TOML is equal to itself.
+
+    Without empty tables, which say nothing: with its last server, a table of TOML is gone.
+    """
+    return json.dumps({key: value for key, value in table.items() if value != {}}, sort_keys=True, default=repr)
 
 
 def _toml(text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:

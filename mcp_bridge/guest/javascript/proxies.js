@@ -2,6 +2,7 @@
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
 const { bind, signature, takenSignal } = require('./arguments');
+const { MCPError, ToolError } = require('./errors');
 const { isMisspelt, nearest, sameName } = require('./near_names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
@@ -48,7 +49,15 @@ class Server {
   }
 
   async row(name) {
-    const row = await this.#known(name);
+    let row;
+    try {
+      row = await this.#known(name);
+    } catch (error) {
+      if (!(error instanceof MCPError)) throw error;
+      // The server's tools can't be listed, so this one can't be called.
+      const { message, code, details } = error;
+      throw new ToolError(message, { server: this.name, tool: name, code, details });
+    }
     if (row !== undefined) return row;
     let meant = [];
     try {
