@@ -5,6 +5,7 @@ import contextlib
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -109,6 +110,8 @@ async def serving(setup, *arguments, env=None, log=None, command=(COMMAND,)):
             process.send_signal(signal.SIGKILL)
         await process.wait()
         await reading
+        # A test that fails shows it.
+        print(f"the bridge ended with {process.returncode}:", bytes(logged).decode(errors="replace"), file=sys.stderr)
 
 
 @contextlib.contextmanager
