@@ -106,6 +106,22 @@ class User:
 # --- the entry ---
 
 
+def test_servers_in_an_inline_table_stay_there_and_the_bridge_joins_them(user):
+    text = (
+        "model = 'x' # mine\nmcp_servers = { git = { command = 'x', env = { A = 'b' } } } # mine, too\n[other]\na = 1\n"
+    )
+    path = user.file("codex", text)
+    before = user.servers("codex")
+    user.done("install codex --yes")
+    assert user.servers("codex") == before | {"bridge": user.servers("codex")["bridge"]}
+    assert path.read_text().count("# mine") == 2
+    assert path.read_text().endswith("[other]\na = 1\n")
+    user.done("install codex --take-over --yes")
+    assert set(user.servers("codex")) == {"bridge"}
+    user.done("install codex --uninstall --yes")
+    assert path.read_text() == text
+
+
 def test_a_number_of_toml_that_is_none_is_left_as_it_is(user):
     text = "[mine]\nlimit = nan\nmost = [inf, nan]\n"
     path = user.file("codex", text)

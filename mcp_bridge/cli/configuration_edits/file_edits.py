@@ -115,7 +115,7 @@ class ConfigurationFile:
         """
         if self.syntax == "toml":
             text = self._without_table(path) if self.member(*path) is not None else self._text
-            self._apply(text + _toml(text, path, value), _with(self.content, path, value))
+            self._apply(self._with_table(text, path, value), _with(self.content, path, value))
         else:
             self._apply(self._edited_json(path, value), _with(self.content, path, value))
 
@@ -266,6 +266,34 @@ class ConfigurationFile:
         except ValueError as exc:
             raise self._uneditable(str(exc)) from None
 
+    def _with_table(self, text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:
+        """A text of TOML with one more table: behind it, or in the inline table that has its like."""
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+
+        *outer, last = path
+        try:
+            whole = tomlkit.parse(text)
+            inline: Any = whole
+            for depth, key in enumerate(outer):
+                inline = inline.get(key, {})
+                if isinstance(inline, tomlkit.items.InlineTable):
+                    for inner in outer[depth + 1 :]:
+                        inline = inline.setdefault(inner, tomlkit.inline_table())
+                    inline[last] = _filled(tomlkit.inline_table(), value)
+                    return tomlkit.dumps(whole)
+        except (TOMLKitError, AttributeError, TypeError) as exc:
+            raise self._uneditable(str(exc)) from None
+        document: Any = tomlkit.document()
+        table = document
+        for key in outer:
+            inner_table = tomlkit.table(is_super_table=True)
+            table.add(key, inner_table)
+            table = inner_table
+        table.add(last, _filled(tomlkit.table(), value))
+        gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+        return text + gap + tomlkit.dumps(document)
+
     def _without_table(self, path: tuple[str, ...]) -> str:
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
@@ -338,27 +366,13 @@ def _comparable(table: Table) -> str:
     return json.dumps({key: value for key, value in table.items() if value != {}}, sort_keys=True, default=repr)
 
 
-def _toml(text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:
-    """A table of TOML that goes behind a text."""
+def _filled(table: Any, value: Mapping[str, Any]) -> Any:
+    """A table of tomlkit with these members, those that are tables inline."""
     import tomlkit
 
-    table = tomlkit.table()
     for key, item in value.items():
-        if isinstance(item, dict):
-            inline = tomlkit.inline_table()
-            inline.update(item)
-            table.add(key, inline)
-        else:
-            table.add(key, item)
-    document: Any = tomlkit.document()
-    outer = document
-    for key in path[:-1]:
-        inner = tomlkit.table(is_super_table=True)
-        outer.add(key, inner)
-        outer = inner
-    outer.add(path[-1], table)
-    gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
-    return gap + tomlkit.dumps(document)
+        table.add(key, _filled(tomlkit.inline_table(), item) if isinstance(item, dict) else item)
+    return table
 
 
 def _secrets(value: Any) -> set[str]:
