@@ -38,7 +38,7 @@ def load_everything(tables: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     for javascript in (False, True):
         guest_bundle.bundle(guest_bundle.HOST_MAGIC, javascript=javascript)
-    registry.RegisteredTool = functools.cache(registry.RegisteredTool)  # type: ignore[assignment,misc]
+    registry.RegisteredTool = functools.cache(registry.RegisteredTool)
     load_governance(tables, None, Path.cwd(), Path.cwd())
     asyncio.run(asyncio.sleep(0))
     # The collector would write to every object that is shared with the forks.
