@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 
+from mcp_bridge.cli import interrupts
 from mcp_bridge.cli.streams import hold_streams
 
 
 def main() -> None:
     """The entry point of `mcp-bridge` and `mcp-code-bridge`."""
+    interrupts.end_at_once()
     hold_streams()
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
@@ -22,4 +24,5 @@ def main() -> None:
         sys.exit(serve(None, bare=not arguments))
     from mcp_bridge.cli.app import app
 
+    interrupts.raise_again()
     app()

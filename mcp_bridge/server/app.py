@@ -350,10 +350,13 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            logger.info("%s: leaving", signal.Signals(number).name)
+    try:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            logger.info("%s: leaving", (await anext(signals)).name)
             scope.cancel()
+    finally:
+        # Another one ends the process at once. asyncio has SIGINT raise KeyboardInterrupt again, in the midst of ending.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 _OF_A_SANDBOX = ("mcp_bridge.sandbox.open_driver", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.engine_choice")

@@ -442,6 +442,23 @@ async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_w
         assert (await failure(fleet, "dead", "echo")).details["reason"] == "backoff"
 
 
+async def test_a_failure_ahead_is_told_once_although_the_server_was_tried_again_since(monkeypatch):
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 1000.0)
+    async with Fleet([ServerSpec(name="s", command="/does/not/exist")]) as fleet:
+        server = fleet.server("s")
+        await server.start_ahead()
+        # As if it had passed: the call tries again, and is told of its own failure.
+        server._retry_at = 0
+        told = [await failure(fleet, "s", "x") for _ in range(2)]
+        assert [error.code for error in told] == ["server_start_failed", "server_unavailable"]
+        # Started ahead twice before anybody calls.
+        server._retry_at = 0
+        for _ in range(2):
+            await server.start_ahead()
+        told = [await failure(fleet, "s", "x") for _ in range(2)]
+        assert [error.code for error in told] == ["server_start_failed", "server_unavailable"]
+
+
 # Calling.
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -339,10 +340,10 @@ def test_an_option_that_there_is_not_is_a_usage_error(setup):
 
 
 @contextlib.contextmanager
-def at_a_terminal(setup, *arguments):
+def at_a_terminal(setup, *arguments, **environment):
     """The command with a terminal, and the terminal's other end."""
     here, there = pty.openpty()
-    env = setup.env | {"MCP_BRIDGE_CONFIG": str(setup.config)}
+    env = setup.env | {"MCP_BRIDGE_CONFIG": str(setup.config)} | environment
     terminal = {"stdin": there, "stdout": there, "stderr": there, "start_new_session": True}
     with subprocess.Popen([COMMAND, *arguments], env=env, cwd=setup.home, **terminal) as process:
         os.close(there)
@@ -369,6 +370,64 @@ def test_a_bare_command_at_a_terminal_says_that_it_waits_and_what_to_type_instea
         process.wait(DEADLINE_SECONDS)
     for words in ("is an MCP server", "waits", "a client", "mcp-bridge demo", "mcp-bridge doctor", "mcp-bridge run"):
         assert words in said
+
+
+SLOW = """
+import sys, time
+print("importing", file=sys.stderr, flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    print("swallowed", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "--transport", "http", "--port", "0"]], ids=" ".join)
+def test_what_interrupts_the_start_ends_it_without_a_traceback(setup, arguments):
+    """Also where code that is imported ignores exceptions, as the interpreter does in finalizers."""
+    tools(SLOW, "")(setup)
+    with at_a_terminal(setup, *arguments) as (process, shown):
+        read_until(shown, b"importing")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_SECONDS) == -signal.SIGINT
+        assert "".join(read_until(shown, b"Traceback").split()) == ""
+
+
+def test_what_interrupts_a_commands_imports_ends_it_without_a_traceback(setup, tmp_path):
+    (tmp_path / "typer").mkdir()
+    (tmp_path / "typer" / "__init__.py").write_text(SLOW)
+    with at_a_terminal(setup, "doctor", PYTHONPATH=str(tmp_path)) as (process, shown):
+        read_until(shown, b"importing")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_SECONDS) == -signal.SIGINT
+        assert "".join(read_until(shown, b"Traceback").split()) == ""
+
+
+ENDING = """
+import anyio
+from mcp_bridge.server import app
+
+async def end_slowly():
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(app._end_on_signal, scope)
+            await anyio.lowlevel.checkpoint()
+            print("serving", flush=True)
+            await anyio.sleep_forever()
+    print("ending", flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(end_slowly)
+"""
+
+
+def test_a_second_interrupt_ends_at_once_what_ends_slowly():
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", ENDING], text=True, **pipe) as process:
+        for word in ("serving", "ending"):
+            assert process.stdout.readline().strip() == word
+            process.send_signal(signal.SIGINT)
+        assert (process.wait(DEADLINE_SECONDS), process.stdout.read()) == (-signal.SIGINT, "")
 
 
 def test_serving_at_a_terminal_says_that_it_waits_and_is_ended_there(setup):

@@ -190,7 +190,6 @@ class SupervisedServer:
 
     async def start_ahead(self) -> None:
         """Start the server in advance. A failure isn't raised: the next use of the server reports it."""
-        self._unreported = None
         try:
             await self._ready()
         except BridgeError as error:
@@ -215,6 +214,8 @@ class SupervisedServer:
                     untold, self._unreported = self._unreported, None
                     raise server_errors.copy_to_raise(untold)
                 raise server_errors.backoff(self.spec, wait, self._last_error)
+            # Whoever asks now is told of this start, so nobody must be told of the one before.
+            self._unreported = None
             start = _Start()
             self._spawn(self._start, start)
             self._starting = start
