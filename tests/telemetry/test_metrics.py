@@ -6,8 +6,9 @@ import socket
 import anyio
 import httpx2
 import pytest
-from bridge_fixtures import until
+from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import serving
+from mcp import Client
 from prometheus_client.parser import text_string_to_metric_families
 from servers.specs import faulty
 
@@ -82,23 +83,40 @@ async def test_metrics_count_runs_calls_and_what_the_bridge_is_doing(configure):
     assert of(samples, "process_open_fds") > 3
 
 
-async def test_a_run_counts_with_the_status_that_its_record_has(configure):
+HANGS = {"steps": [{"id": "a", "type": "tool", "tool": "faulty.hang", "args": {}}]}
+ASKS = {"steps": [{"id": "a", "type": "approval", "message": "Go?"}]}
+LATER = "import time\nfrom mcp import runtime\nawait runtime.sleep_until(time.time() + 3600)"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "kind", "status"),
+    [
+        ("run_python", {"code": "import time\ntime.sleep(60)"}, "script", "cancelled"),
+        ("run_python", {"code": LATER}, "script", "suspended"),
+        ("run_program", {"program": HANGS}, "program", "interrupted"),
+        ("run_program", {"program": ASKS}, "program", "suspended"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_run_counts_with_the_status_that_its_record_has(configure, tool, arguments, kind, status):
     port = free_port()
-    setup = configure(**{"telemetry.listen": f"127.0.0.1:{port}"})
-    async with setup.client() as client:
+    setup = configure(faulty(), **{"telemetry.listen": f"127.0.0.1:{port}"})
+    serve = setup.parameters()
+    serve.args += ["serve", "--tools", "programs"]
+    async with Client(serve, mode="legacy", read_timeout_seconds=DEADLINE_SECONDS) as client:
         await until(lambda: is_served(port))
-        with anyio.move_on_after(60) as call:
-
-            async def begun(*_):
-                call.cancel()
-
-            code = {"code": "progress(1)\nimport time\ntime.sleep(60)"}
-            await client.call_tool("run_python", code, progress_callback=begun)
-        assert call.cancelled_caught
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, tool, arguments)
+            await until(lambda: runs(port) if status == "suspended" else recorded(setup))
+            tasks.cancel_scope.cancel()
         counted = await until(lambda: runs(port))
-    [row] = (await setup.told("execution", "list"))["executions"]
-    assert counted == [{"kind": "script", "status": row["status"], "principal": "local"}]
-    assert row["status"] == "cancelled"
+    [row] = await recorded(setup)
+    assert counted == [{"kind": kind, "status": row["status"], "principal": "local"}]
+    assert row["status"] == status
+
+
+async def recorded(setup):
+    return (await setup.told("execution", "list"))["executions"]
 
 
 async def runs(port):
