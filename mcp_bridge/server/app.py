@@ -355,7 +355,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
             logger.info("%s: leaving", (await anext(signals)).name)
             scope.cancel()
     finally:
-        # Another one ends the process at once. asyncio has SIGINT raise KeyboardInterrupt again, in the midst of ending.
+        # Another one ends the process at once, where asyncio has SIGINT raise KeyboardInterrupt in the midst of ending.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
