@@ -33,6 +33,13 @@ SIZES = {1_000: 10.0, 10_000: 100.0}
 PAGE = 4096
 
 
+OF_OTHERS = {
+    "other_tools": {"other servers": "other_queries.tsv", "other servers, last": "other_last_queries.tsv"},
+    "further_tools": {"further servers": "further_queries.tsv"},
+}
+"""By lists of tools the queries for them, by what they are called."""
+
+
 class PlainBM25:
     """SQLite's FTS5: stems, any word of the query, one row a tool, no weights."""
 
@@ -62,11 +69,11 @@ async def search(bench: Bench) -> list[Row]:
     ours, peer = SearchIndex(tools), PlainBM25(tools)
     rows: list[Row] = []
     by_words = {}
-    others = tool_search.tools("other_tools")
     judged = [(which, chosen, ours, peer) for which, chosen in sets.items()]
-    of_others, plain_of_others = SearchIndex(others), PlainBM25(others)
-    for which, file in (("other servers", "other_queries.tsv"), ("other servers, last", "other_last_queries.tsv")):
-        judged.append((which, tool_search.queries(file), of_others, plain_of_others))
+    for listed, files in OF_OTHERS.items():
+        others = tool_search.tools(listed)
+        of_others, plain_of_others = SearchIndex(others), PlainBM25(others)
+        judged += [(which, tool_search.queries(file), of_others, plain_of_others) for which, file in files.items()]
     for which, chosen, index, plain_index in judged:
         found, plain = tool_search.found(index.search, chosen), tool_search.found(plain_index.search, chosen)
         by_words[which] = found

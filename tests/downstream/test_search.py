@@ -195,6 +195,28 @@ def test_of_queries_for_other_servers_most_find_a_right_tool(monkeypatch):
     assert (good - without) / total >= 0.08
 
 
+def test_of_queries_for_further_servers_most_find_a_right_tool(monkeypatch):
+    """Of these servers the thesaurus knows what paraphrases by others taught; no phrasing knows them."""
+    index, chosen = real_index("further_tools"), queries("further_queries.tsv")
+    assert not [query for query in chosen if query.right - {f"{tool.server}.{tool.name}" for tool in index.tools}]
+    counted = found_by_kind(index.search, chosen)
+    assert all(good / total >= 0.85 for good, total in counted.values()), counted
+    good, total = counted["all"]
+    assert good / total >= 0.93
+    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    without, _ = found_by_kind(index.search, chosen)["all"]
+    assert without / total >= 0.86, "other words for the same find most of it"
+
+
+def test_a_phrasing_counts_less_for_a_tool_that_nothing_was_learnt_of(monkeypatch, index):
+    query = "what does the page look like right now"
+    monkeypatch.setattr(search_module, "associations", lambda: Associations({}, [[stem("take"), "screenshot"]]))
+    known = {hit.tool.name: hit.score for hit in index.search(query)}
+    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    unknown = {hit.tool.name: hit.score for hit in index.search(query)}
+    assert known["take_screenshot"] > unknown["take_screenshot"] > 0
+
+
 def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
     index = real_index()
     monkeypatch.setattr(search_module, "associations", lambda: Associations({}))

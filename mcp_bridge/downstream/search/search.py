@@ -46,8 +46,10 @@ _DEPRECATED_CHARS = 10_000
 
 # What a phrase for a tool counts beside the words of the best tool, how much less that and what was learnt count if the
 # best one's name is asked for, and how much it matters where the tool has what the phrase asks for: in its name
-# (`MOST_IMPACT`), or in a description.
+# (`MOST_IMPACT`), or in a description. It counts less for a tool that nothing was learnt of: phrases were written for
+# others, and more often lead astray there.
 _PHRASING = 2.0
+_PHRASING_OF_UNKNOWN = 0.4
 _NAME_ASKED_FOR = 0.8
 _PLACE_POWER = 1.5
 # What the words of a tool that nothing was learnt of count beside what was learnt of others.
@@ -275,7 +277,8 @@ class SearchIndex:
         fits = self._fits(words, wanted)
         for number, worth in met.items():
             if allowed is None or allowed(self.tools[number]):
-                scores[number] = scores.get(number, 0.0) + share * worth * fits(number)
+                known = 1.0 if associations().knows(self._names[number]) else _PHRASING_OF_UNKNOWN
+                scores[number] = scores.get(number, 0.0) + share * known * worth * fits(number)
         return scores
 
     def _by_associations(

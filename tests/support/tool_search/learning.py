@@ -63,6 +63,7 @@ def training() -> dict[str, list[Query]]:
     return {
         "tools": known + tool_search.phrases() + tool_search.paraphrases("more_paraphrase_queries.tsv.gz"),
         "other_tools": tool_search.paraphrases("other_paraphrase_queries.tsv.gz"),
+        "further_tools": tool_search.paraphrases("further_paraphrase_queries.tsv.gz"),
     }
 
 
