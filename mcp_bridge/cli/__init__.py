@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 from mcp_bridge.cli import interrupts
 from mcp_bridge.cli.streams import hold_streams
+
+
+def is_folder_gone() -> bool:
+    """Whether the process's folder was removed."""
+    try:
+        os.getcwd()  # noqa: PTH109 - every start comes by here, and `Path` is half of what it imports
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def main() -> None:
@@ -14,6 +24,15 @@ def main() -> None:
     interrupts.end_at_once()
     hold_streams()
     arguments = sys.argv[1:]
+    if is_folder_gone():
+        from mcp_bridge.cli import exit_statuses
+        from mcp_bridge.errors import BridgeError
+
+        gone = BridgeError("bad_argument", "The folder that you are in is gone.", hint="Change to another: cd ~.")
+        if arguments and "serve" not in arguments:
+            sys.exit(exit_statuses.print_error(gone, exit_statuses.USAGE))
+        # A client can't change it, and would see its connection closed.
+        os.chdir("/")
     if arguments in ([], ["serve"]):
         # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
         # Garbage collections would scan what is imported again and again, and find nothing. `server.process_memory`

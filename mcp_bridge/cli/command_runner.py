@@ -145,7 +145,9 @@ def _is_writable(path: Path) -> bool:
 async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
     import anyio
 
-    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+    from mcp_bridge.server.ending_signals import terminations
+
+    with anyio.open_signal_receiver(*terminations()) as signals:
         async for _ in signals:
             scope.cancel()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
 
 
 def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """Print an error on standard error; return its exit status."""
-    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
+    """Print an error on standard error, if that can be written; return its exit status."""
+    with contextlib.suppress(OSError):
+        print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)

@@ -165,7 +165,7 @@ class Commands(TyperGroup):
 
 
 def _for_unknown_command(word: str, known: list[str], path: str) -> str:
-    if word.endswith(".py") or Path(word).is_file():
+    if word.endswith(".py") or _is_file(word):
         return f"Write `mcp-bridge run {word}`."
     within = " ".join([*path.split()[1:], word])
     if instead := INSTEAD.get(within):
@@ -175,6 +175,14 @@ def _for_unknown_command(word: str, known: list[str], path: str) -> str:
         return "Code goes after -c: write `mcp-bridge run -c CODE`."
     listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."
     return f"Write `{path} {close[0]}`. `{path} --help` has all commands." if close else listed
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:
+        # It is too long for a name.
+        return False
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -111,23 +111,38 @@ class TokenStore:
         """
         return {token: self._decode(text) for token, text in self._file.read().items()}
 
-    def add(self, principal: str, *, seconds: float | None = None, restricted: bool) -> NewToken:
+    def add(
+        self,
+        principal: str,
+        *,
+        seconds: float | None = None,
+        restricted: bool,
+        keep: Callable[[NewToken, int], None] = lambda _made, _replaced: None,
+    ) -> NewToken:
         """Make a token, beside those that the principal has.
 
         Args:
             principal: Whose it is.
             seconds: For how long it is good; None for ever.
             restricted: As `TokenRecord`.
+            keep: As `rotate`.
 
         Raises:
             BridgeError: `too_many_tokens`; as `SecretFile.edit`.
         """
         made = self._new(principal, seconds, restricted=restricted)
         self._edit(lambda tokens: self._put(tokens, made))
+        self._keep(made, 0, keep)
         return made
 
     def rotate(
-        self, principal: str, *, grace: float = 0.0, seconds: float | None = None, restricted: bool
+        self,
+        principal: str,
+        *,
+        grace: float = 0.0,
+        seconds: float | None = None,
+        restricted: bool,
+        keep: Callable[[NewToken, int], None] = lambda _made, _replaced: None,
     ) -> tuple[NewToken, int]:
         """Make a token in place of all that the principal has.
 
@@ -136,6 +151,7 @@ class TokenStore:
             grace: For how many seconds the old ones stay good, if they don't expire earlier.
             seconds: For how long the new one is good; None for ever.
             restricted: As `TokenRecord`.
+            keep: Gets the token and how many it replaces, before these end. If it raises, they stay, and it is revoked.
 
         Returns:
             The token, and how many it replaces.
@@ -145,18 +161,34 @@ class TokenStore:
         """
         made = self._new(principal, seconds, restricted=restricted)
         ends = made.record.created + grace
+        old: list[str] = []
 
-        def change(tokens: dict[str, TokenRecord]) -> int:
-            old = _of(tokens, principal)
-            for token, record in old.items():
+        def begin(tokens: dict[str, TokenRecord]) -> None:
+            old.extend(_of(tokens, principal))
+            self._put(tokens, made)
+
+        def end(tokens: dict[str, TokenRecord]) -> None:
+            for token in old:
+                record = tokens.get(token)
+                if record is None:
+                    continue  # revoked meanwhile
                 if grace <= 0:
                     del tokens[token]
                 elif record.expires is None or record.expires > ends:
                     tokens[token] = record.model_copy(update={"expires": ends})
-            self._put(tokens, made)
-            return len(old)
 
-        return made, self._edit(change)
+        self._edit(begin)
+        self._keep(made, len(old), keep)
+        self._edit(end)
+        return made, len(old)
+
+    def _keep(self, made: NewToken, replaced: int, keep: Callable[[NewToken, int], None]) -> None:
+        try:
+            keep(made, replaced)
+        except BaseException:
+            # Nobody has it.
+            self.revoke(made.record.principal, made.id)
+            raise
 
     def revoke(self, principal: str, token: str | None = None) -> int:
         """Forget a principal's tokens; how many.

@@ -39,6 +39,7 @@ from mcp_bridge.server.answers.cut_output import cut
 from mcp_bridge.server.answers.structured_content import add_record, add_refusal
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
+from mcp_bridge.server.ending_signals import terminations
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
@@ -325,7 +326,7 @@ def server_instructions(
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
-    """Serve until standard input ends, or SIGTERM or SIGINT is received; then end everything that was started.
+    """Serve until standard input ends, or SIGTERM, SIGHUP or SIGINT is received; then end everything that was started.
 
     Args:
         source: The configuration's files.
@@ -351,7 +352,7 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:
     try:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with anyio.open_signal_receiver(*terminations(), signal.SIGINT) as signals:
             logger.info("%s: leaving", (await anext(signals)).name)
             scope.cancel()
     finally:

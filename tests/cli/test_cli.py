@@ -423,6 +423,8 @@ def test_a_nested_bridge_is_refused(setup):
         ("version >/dev/full", 1, "output_unwritable: Standard output can't be written: No space left on device."),
         ("execution list --json >/dev/full", 1, "output_unwritable"),
         ("version >&-", 0, ""),
+        (f"{'x' * 300}", 2, "Commands: "),
+        (f'"print({"1" * 300})"', 2, "Code goes after -c"),
         ("execution list <&- >&-", 0, ""),
         ("policy show --json | head -c 1", 0, "{"),
     ],
@@ -434,6 +436,12 @@ def test_a_stream_that_is_closed_or_full_ends_in_no_traceback(setup, tmp_path, l
     assert ended.returncode == status, said
     assert words in said
     assert "Traceback" not in said
+
+
+def test_help_is_shown_where_the_locale_lacks_its_letters(setup):
+    for command in ("backup", "erase", "witness"):
+        shown = setup.run(command, "--help", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
+        assert (shown.returncode, b"Usage" in shown.stdout, shown.stderr) == (0, True, b"")
 
 
 def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_path):

@@ -1,9 +1,13 @@
 """`mcp-bridge principal add|list|rotate|revoke`, as an operator types them."""
 
 import json
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
+from bridge_fixtures import COMMAND
 from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
@@ -49,6 +53,20 @@ def test_a_token_is_shown_once_and_alone_on_standard_output(operator):
     assert "anna" in listed.stdout
     assert token.split("_")[1] in listed.stdout
     assert token.rpartition("_")[2] not in listed.output
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["", "json"])
+def test_a_token_that_nobody_has_seen_is_none_and_the_old_ones_stay(operator, as_json):
+    old = operator.run("add", "anna").stdout.strip()
+    for command in ("add", "rotate"):
+        with Path("/dev/full").open("w") as full:
+            line = [COMMAND, "principal", command, "anna", *as_json]
+            ended = subprocess.run(
+                line, env=os.environ | operator.env, stdout=full, stderr=subprocess.PIPE, check=False
+            )
+        assert (ended.returncode, b"output_unwritable" in ended.stderr) == (1, True)
+        [token] = json.loads(operator.run("list", "--json").stdout)["tokens"]
+        assert (operator.whose(old), token["state"]) == ("anna", "good")
 
 
 def test_who_has_no_table_gets_a_token_and_is_told_what_that_means(operator):

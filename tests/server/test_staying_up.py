@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS, OVER_BOTH, toml
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, OVER_BOTH, toml, until
 from cli_fixtures import run_here
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -219,6 +219,55 @@ async def test_a_server_that_can_run_nothing_stays_up_says_why_and_goes_on_once_
         opened = await call(client)
         assert text(opened).startswith("[empty_code] "), text(opened)
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+async def test_nothing_runs_unrecorded_once_the_state_directory_is_another(setup, tmp_path, how):
+    setup.begin_ledger()
+    async with connected(setup, "legacy", tmp_path / "errors") as client:
+        assert text(await call(client, "print(1)")) == "1"
+        setup.state_dir.rename(tmp_path / "moved")
+        if how == "removed":
+            shutil.rmtree(tmp_path / "moved")
+        refused = await call(client, "print('it ran')")
+        assert (refused.is_error, refused.structured_content["error"]["code"]) == (True, "not_recorded"), text(refused)
+        assert str(setup.state_dir) in text(refused)
+        # Another bridge begins a new one there.
+        setup.state_dir.mkdir(0o700)
+        setup.begin_ledger()
+        refused = await call(client, "print('it ran')")
+        assert refused.structured_content["error"]["code"] == "not_recorded", text(refused)
+    assert (await setup.told("execution", "list"))["executions"] == []
+
+
+async def test_a_server_whose_standard_error_cannot_be_written_says_to_each_call_what_is_wrong(setup):
+    whole = setup.config.read_text()
+    put_back = config("x = [")(setup)
+    with Path("/dev/full").open("w") as full:
+        async with setup.client(log=full) as client:
+            assert text(await call(client, "1")).startswith("[bad_config] ")
+            put_back()
+            assert text(await call(client)).startswith("[empty_code] ")
+            setup.config.write_text(whole + "x = [")
+            assert text(await call(client)).startswith("[empty_code] "), "what was read first holds"
+
+
+async def test_a_server_whose_folder_is_removed_heeds_its_configuration_still(configure, tmp_path):
+    setup = configure(faulty())
+    here = tmp_path / "here"
+    here.mkdir()
+    parameters = setup.parameters()
+    parameters.cwd = here
+    async with Client(parameters, mode="legacy", read_timeout_seconds=DEADLINE_SECONDS) as client:
+        assert text(await call(client, ECHO)) == "'x'"
+        here.rmdir()
+        setup.config.write_text(setup.config.read_text() + DENIES)
+        assert "policy denies" in text(await call(client, ECHO))
+    gone = ["bash", "-c", 'mkdir gone; cd gone; rmdir ../gone; "$@"', "bash", COMMAND, "--config", str(setup.config)]
+    quiet = {"cwd": tmp_path, "env": setup.env, "capture_output": True, "stdin": subprocess.DEVNULL, "text": True}
+    for arguments, status, said in ([["execution", "list"], 2, "is gone"], [["serve"], 0, ""]):
+        ended = subprocess.run([*gone, *arguments], timeout=DEADLINE_SECONDS, check=False, **quiet)
+        assert (ended.returncode, said in ended.stderr, "Traceback" in ended.stderr) == (status, True, False), ended
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -436,6 +485,33 @@ def test_serving_at_a_terminal_says_that_it_waits_and_is_ended_there(setup):
         # What was typed before it listens isn't lost: a terminal keeps it.
         process.send_signal(signal.SIGTERM)
         process.wait(DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(("before", "ends"), [("", True), ("trap '' HUP; ", False)], ids=["", "nohup"])
+async def test_a_terminal_that_goes_away_ends_a_bridge_in_an_orderly_way_unless_it_is_to_stay(
+    setup, tmp_path, before, ends
+):
+    parameters = setup.parameters()
+    line = f'{before}echo $$ > {tmp_path}/pid; exec "$@"'
+    parameters.command, parameters.args = "bash", ["-c", line, "bash", COMMAND, *parameters.args]
+    async with Client(parameters, mode="legacy", read_timeout_seconds=DEADLINE_SECONDS) as client:
+        async with anyio.create_task_group() as tasks:
+            answers = []
+
+            async def run():
+                with contextlib.suppress(MCPError):
+                    answers.append(text(await call(client, "progress(1)\nimport time\ntime.sleep(2)\nprint('done')")))
+
+            tasks.start_soon(run)
+            rows = await until(lambda: listed(setup))
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGHUP)
+        assert answers == ([] if ends else ["done"]), rows
+    [row] = (await setup.told("execution", "list"))["executions"]
+    assert row["status"] == ("cancelled" if ends else "success")
+
+
+async def listed(setup):
+    return (await setup.told("execution", "list"))["executions"]
 
 
 # --- a configuration that changes while it serves ---

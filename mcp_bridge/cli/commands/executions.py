@@ -208,7 +208,10 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         showing.echo(line)
     for line in showing.unresolved(record):
         showing.echo(line)
-    if record["status"] == "interrupted":
+    if record["status"] == "interrupted" and row.kind == "script" and row.key is None:
+        ends = showing.command(f"execution cancel {ident}", config)
+        showing.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
+    elif record["status"] == "interrupted":
         showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import time
@@ -42,8 +43,9 @@ def add(ctx: typer.Context, name: Name, expires: Expires = None, config: Config 
 
     def work() -> int:
         store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
-        made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured)
-        _show(made, 0, configured, as_json=as_json)
+        keep = functools.partial(_show, as_json=as_json)
+        made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured, keep=keep)
+        _tell(made, 0, configured, as_json=as_json)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -97,8 +99,9 @@ def rotate(
             grace=_seconds(grace, "--grace") or 0.0,
             seconds=_seconds(expires, "--expires"),
             restricted=name in configured,
+            keep=functools.partial(_show, as_json=as_json),
         )
-        _show(made, replaced, configured, as_json=as_json)
+        _tell(made, replaced, configured, as_json=as_json)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -154,12 +157,12 @@ def _seconds(text: str | None, option: str) -> float | None:
     return float(seconds)
 
 
-def _show(made: NewToken, replaced: int, configured: dict[str, Principal], *, as_json: bool) -> None:
-    name = made.record.principal
+def _show(made: NewToken, replaced: int, *, as_json: bool) -> None:
+    """Write the token on standard output, to its end: it can't be shown again."""
     if as_json:
         print_json(
             {
-                "principal": name,
+                "principal": made.record.principal,
                 "token": made.text,
                 "id": made.id,
                 "expires": _json_date(made.record.expires),
@@ -170,6 +173,13 @@ def _show(made: NewToken, replaced: int, configured: dict[str, Principal], *, as
     # Alone on standard output, so that a script can take it.
     showing.echo(made.text)
     sys.stdout.flush()
+
+
+def _tell(made: NewToken, replaced: int, configured: dict[str, Principal], *, as_json: bool) -> None:
+    """Tell on standard error what it is."""
+    if as_json:
+        return
+    name = made.record.principal
     ends = f"ends {_date(made.record.expires)}" if made.record.expires is not None else "doesn't end by itself"
     instead = f", in place of {_tokens(replaced)}" if replaced else ""
     showing.echo_err(f"mcp-bridge: that is the token {made.id} of {name}{instead}. It {ends}, and isn't shown again.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
 from mcp_bridge.bridge_identity import PORT
-from mcp_bridge.cli import configuration_loading, exit_statuses, interrupts
+from mcp_bridge.cli import configuration_loading, exit_statuses, interrupts, is_folder_gone
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -105,6 +105,9 @@ class ConfigurationFiles:
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
+        if is_folder_gone():
+            # With its files: what they have allowed doesn't hold any more.
+            os.chdir("/")
         stamps = _stamps(self._stamps)
         if stamps == self._stamps:
             return None

@@ -36,7 +36,7 @@ from mcp_bridge.ledger.storage.cell_chains import KnownPrevious
 from mcp_bridge.ledger.storage.file_opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.position_file import PositionError
-from mcp_bridge.ledger.storage.storage_errors import code_of, not_read, not_written, unusable
+from mcp_bridge.ledger.storage.storage_errors import code_of, identity, moved, not_read, not_written, unusable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -142,6 +142,8 @@ class Database:
         self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
+        self._identity = (0, 0)
+        """The file's device and inode, once it is open."""
         self.quota = quota or Quota()
         self.is_new = False
         self.reclaim: Callable[[], Awaitable[None]] | None = None
@@ -179,6 +181,7 @@ class Database:
                 self._place.callback(resource.close)
             self._master = self.log.master
             self._measured = measure(writer, self._path)
+            self._identity = identity(self._path)
             self.is_new = self.log.is_new
         except BaseException as exc:
             self._place.close()
@@ -534,7 +537,14 @@ class Database:
 
         assert self._writer is not None  # noqa: S101 - it is open
         log = self.log
-        self._writer.do(lambda connection: commit(connection, log, batch), settle)
+
+        def work(connection: sqlite3.Connection) -> dict[str, int]:
+            # A file that was removed or moved away takes entries, too.
+            if identity(self._path) != self._identity:
+                raise moved(self._path)
+            return commit(connection, log, batch)
+
+        self._writer.do(work, settle)
 
     def _let_go(self, waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None) -> None:
         """Wake callers whose entries are durable, or failed: some now, the others in later turns of the event loop.

@@ -59,6 +59,25 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
 
 
+def identity(path: Path) -> tuple[int, int]:
+    """What tells the file at a path from another one that is put there: its device and inode.
+
+    Raises:
+        BridgeError: `not_recorded`: there is none.
+    """
+    try:
+        status = path.stat()
+    except OSError as exc:
+        raise moved(path) from exc
+    return status.st_dev, status.st_ino
+
+
+def moved(path: Path) -> BridgeError:
+    """The error for a file that is no longer at its path: what is written into it is in nobody's record."""
+    hint = "Put the state directory back, or leave it as it is now; then start again."
+    return BridgeError("not_recorded", f"The record of executions was taken away from {path}.", hint=hint)
+
+
 def is_full(path: Path) -> bool:
     """Whether the disk has no room for the files that SQLite makes beside a database."""
     try:

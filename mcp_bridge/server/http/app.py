@@ -23,6 +23,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
+from mcp_bridge.server.ending_signals import terminations
 from mcp_bridge.server.http.allowed_hosts import AllowedHosts
 from mcp_bridge.server.http.authentication.authenticator import SECOND_LOOK_SECONDS
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
@@ -187,7 +188,7 @@ async def serve_http(
     tls: Tls | None = None,
     listening: Callable[[], None] = lambda: None,
 ) -> BridgeError | None:
-    """Serve until SIGTERM or SIGINT, then finish the running calls; end everything that was started.
+    """Serve until SIGTERM, SIGHUP or SIGINT, then finish the running calls; end everything that was started.
 
     A second signal ends running calls at once, and so does `drain_timeout`.
 
@@ -245,7 +246,7 @@ async def serve_http(
         metrics = _metrics(first, supervisor, endpoint, limits, sessions)
         app = HttpApp(endpoint, settings, authenticator.routes(), is_ready, viewer, metrics)
         web = _Server(_configuration(app, limits, tls))
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with anyio.open_signal_receiver(*terminations(), signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
