@@ -6,25 +6,16 @@ import gc
 import os
 import sys
 
-from mcp_bridge.cli import interrupts
+from mcp_bridge.cli import process_start
 from mcp_bridge.cli.streams import hold_streams
-
-
-def is_folder_gone() -> bool:
-    """Whether the process's folder was removed."""
-    try:
-        os.getcwd()  # noqa: PTH109 - every start comes by here, and `Path` is half of what it imports
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def main() -> None:
     """The entry point of `mcp-bridge` and `mcp-code-bridge`."""
-    interrupts.end_at_once()
+    process_start.end_at_sigint()
     hold_streams()
     arguments = sys.argv[1:]
-    if is_folder_gone():
+    if process_start.is_folder_gone():
         from mcp_bridge.cli import exit_statuses
         from mcp_bridge.errors import BridgeError
 
@@ -43,5 +34,5 @@ def main() -> None:
         sys.exit(serve(None, bare=not arguments))
     from mcp_bridge.cli.app import app
 
-    interrupts.raise_again()
+    process_start.raise_at_sigint()
     app()

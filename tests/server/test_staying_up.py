@@ -243,13 +243,12 @@ async def test_nothing_runs_unrecorded_once_the_state_directory_is_another(setup
 async def test_a_server_whose_standard_error_cannot_be_written_says_to_each_call_what_is_wrong(setup):
     whole = setup.config.read_text()
     put_back = config("x = [")(setup)
-    with Path("/dev/full").open("w") as full:
-        async with setup.client(log=full) as client:
-            assert text(await call(client, "1")).startswith("[bad_config] ")
-            put_back()
-            assert text(await call(client)).startswith("[empty_code] ")
-            setup.config.write_text(whole + "x = [")
-            assert text(await call(client)).startswith("[empty_code] "), "what was read first holds"
+    async with connected(setup, "legacy", Path("/dev/full")) as client:
+        assert text(await call(client, "1")).startswith("[bad_config] ")
+        put_back()
+        assert text(await call(client)).startswith("[empty_code] ")
+        setup.config.write_text(whole + "x = [")
+        assert text(await call(client)).startswith("[empty_code] "), "what was read first holds"
 
 
 async def test_a_server_whose_folder_is_removed_heeds_its_configuration_still(configure, tmp_path):
@@ -263,6 +262,9 @@ async def test_a_server_whose_folder_is_removed_heeds_its_configuration_still(co
         here.rmdir()
         setup.config.write_text(setup.config.read_text() + DENIES)
         assert "policy denies" in text(await call(client, ECHO))
+
+
+def test_in_a_folder_that_was_removed_commands_say_so_and_the_server_serves(setup, tmp_path):
     gone = ["bash", "-c", 'mkdir gone; cd gone; rmdir ../gone; "$@"', "bash", COMMAND, "--config", str(setup.config)]
     quiet = {"cwd": tmp_path, "env": setup.env, "capture_output": True, "stdin": subprocess.DEVNULL, "text": True}
     for arguments, status, said in ([["execution", "list"], 2, "is gone"], [["serve"], 0, ""]):

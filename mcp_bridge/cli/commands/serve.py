@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
 from mcp_bridge.bridge_identity import PORT
-from mcp_bridge.cli import configuration_loading, exit_statuses, interrupts, is_folder_gone
+from mcp_bridge.cli import configuration_loading, exit_statuses, process_start
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -105,7 +105,7 @@ class ConfigurationFiles:
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
-        if is_folder_gone():
+        if process_start.is_folder_gone():
             # With its files: what they have allowed doesn't hold any more.
             os.chdir("/")
         stamps = _stamps(self._stamps)
@@ -219,7 +219,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
         programs: Whether to offer tools for programs in addition to run_python.
         bare: Whether no command was typed.
     """
-    interrupts.end_at_once()
+    process_start.end_at_sigint()
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = ConfigurationFiles(config)
@@ -267,7 +267,7 @@ def serve_http(
         BridgeError: `bad_argument`, `cannot_listen`, `authentication_needed`; as `ConfigurationFiles.configure`,
             `open_authenticator`.
     """
-    interrupts.end_at_once()
+    process_start.end_at_sigint()
     _check_tls(certificate, key)
     files = ConfigurationFiles(config, port)
     from mcp_bridge.server.configuration_reload import configured
