@@ -52,7 +52,7 @@ def test_a_token_is_shown_once_and_alone_on_standard_output(operator):
     listed = operator.run("list")
     assert "anna" in listed.stdout
     assert token.split("_")[1] in listed.stdout
-    assert token.rpartition("_")[2] not in listed.output
+    assert token.split("_", 2)[2] not in listed.output
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["", "json"])
