@@ -11,6 +11,7 @@ limit in the user's own file can be lowered by the folder's, and not raised.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -434,7 +435,9 @@ def _layer(raw: _Raw) -> tuple[Layer, dict[str, Any]]:
         if not isinstance(value, dict):
             raise _bad(f"{name} is a table: write [{name}]", file, name)
     known = list(Settings.model_fields)
-    for key in table:
+    for key, value in table.items():
+        if isinstance(value, str) and "\0" in value:
+            raise _bad(f"{key} holds a NUL character, which no path may", file, key)
         if key not in Settings.model_fields:
             servers = key.replace("_", "").lower() == "mcpservers"
             hint = "Write [servers.NAME]." if servers else _nearest(key, [*known, "servers", *TABLES])
@@ -563,6 +566,8 @@ def _parsed(data: bytes, file: Path) -> dict[str, Any]:
         match = re.search(r"line (\d+)", str(exc))
         line = int(match[1]) if match else None
         hint = 'Write NAME = VALUE, with text in quotes ("text"), and tables as [servers.NAME].'
+        if data.startswith(codecs.BOM_UTF8):
+            hint = "It begins with a byte order mark, which editors don't show: save it as UTF-8 without one."
         raise BridgeError("bad_config", f"{file}: not TOML: {exc}.", hint=hint, file=str(file), line=line) from None
 
 

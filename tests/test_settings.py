@@ -322,6 +322,9 @@ def test_a_named_file_must_be_there(nowhere):
     ("content", "line", "words"),
     [
         ("a = = 1", 1, ["not TOML"]),
+        ("\ufefftimeout = 5", 1, ["not TOML", "byte order mark"]),
+        ('timeout = 5\nstate_dir = "a\\u0000b"', 2, ["state_dir holds a NUL"]),
+        ('log_file = "\\u0000"', 1, ["log_file holds a NUL"]),
         ("\n\ntimeout 5", 3, ["not TOML"]),
         ("\ntimeouts = 5", 2, ["'timeouts'", "Did you mean timeout?"]),
         ("# timeout = 1\ntimeout = 'x'", 2, ["timeout"]),

@@ -422,6 +422,8 @@ def test_a_nested_bridge_is_refused(setup):
         ("run - <&-", 2, "empty_code: There is no code to run."),
         ("version >/dev/full", 1, "output_unwritable: Standard output can't be written: No space left on device."),
         ("execution list --json >/dev/full", 1, "output_unwritable"),
+        ("run /dev/zero", 2, "code_too_large"),
+        ("run - </dev/zero", 2, "code_too_large"),
         ("version >&-", 0, ""),
         (f"{'x' * 300}", 2, "Commands: "),
         (f'"print({"1" * 300})"', 2, "Code goes after -c"),

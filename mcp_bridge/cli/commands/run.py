@@ -85,11 +85,23 @@ def read_script(file: str | None, code: str | None) -> str:
 
 
 def _read(file: str | None) -> str:
+    from mcp_bridge.host.bridge import MAX_CODE_BYTES
+
+    # More than is run, so that a bridge says what is a little too long; what is longer still may have no end.
+    most = 2 * MAX_CODE_BYTES
     try:
         if file in {None, "-"}:
-            return sys.stdin.buffer.read().decode("utf-8")
-        with open(str(file), "rb") as opened:  # noqa: PTH123
-            return opened.read().decode("utf-8")
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(str(file), "rb") as opened:  # noqa: PTH123
+                data = opened.read(most + 1)
+        if len(data) > most:
+            raise BridgeError(
+                "code_too_large",
+                f"{file or 'standard input'} is longer than {most >> 20} MiB.",
+                hint="Name a file that holds the script; a script reads data with [files].",
+            )
+        return data.decode("utf-8")
     except OSError as exc:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
