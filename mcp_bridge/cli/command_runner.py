@@ -86,7 +86,7 @@ async def with_bridge(
     missing = configuration.discovery.missing
     opened = open_bridge(configuration.settings, specs, configuration.governance, missing=missing)
     async with opened as bridge, anyio.create_task_group() as tasks:
-        tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
+        tasks.start_soon(_end_on_termination, tasks.cancel_scope)
         try:
             outcome = await work(bridge)
         except BridgeError as exc:
@@ -142,7 +142,7 @@ def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
-async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
+async def _end_on_termination(scope: anyio.CancelScope) -> None:
     import anyio
 
     from mcp_bridge.server.ending_signals import terminations

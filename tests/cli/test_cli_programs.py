@@ -15,6 +15,7 @@ import pytest
 from cli_fixtures import CLEAN, DEADLINE_SECONDS, tool
 
 from mcp_bridge.cli import exit_statuses
+from mcp_bridge.cli.commands import executions
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 
@@ -545,6 +546,17 @@ def test_suspended_here_approved_there_resumed_elsewhere(desk):
     still = desk.start("execution", "resume", ident[:10])
     assert still.out == "deleted a\n"
     assert desk.start("execution", "show", ident, "--json").json["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "then"),
+    [("script", None, "execution cancel"), ("script", "k", "execution resume"), ("program", None, "execution resume")],
+)
+def test_what_is_interrupted_names_the_command_that_it_takes(capsys, kind, key, then):
+    row = SimpleNamespace(id="a1", kind=kind, key=key, key_space="", origin="me", starter="me", started=0.0)
+    record = {"program": "p", "status": "interrupted", "steps": [], "output": None, "error": None, "waiting": []}
+    executions._print_execution(row, record, "a1", None)
+    assert f"mcp-bridge {then} a1" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk):

@@ -467,8 +467,12 @@ class Database:
             else:
                 done.set_exception(failure)
 
+        def require_and_work(connection: sqlite3.Connection) -> T:
+            self._require_file()
+            return work(connection)
+
         assert self._writer is not None  # noqa: S101 - it is open
-        self._writer.do(work, settle)
+        self._writer.do(require_and_work, settle)
         return await done
 
     async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -539,12 +543,19 @@ class Database:
         log = self.log
 
         def work(connection: sqlite3.Connection) -> dict[str, int]:
-            # A file that was removed or moved away takes entries, too.
-            if identity(self._path) != self._identity:
-                raise moved(self._path)
+            self._require_file()
             return commit(connection, log, batch)
 
         self._writer.do(work, settle)
+
+    def _require_file(self) -> None:
+        """Refuse to write into a file that was removed, moved or replaced: it would take the entries.
+
+        Raises:
+            BridgeError: `not_recorded`.
+        """
+        if identity(self._path) != self._identity:
+            raise moved(self._path)
 
     def _let_go(self, waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None) -> None:
         """Wake callers whose entries are durable, or failed: some now, the others in later turns of the event loop.

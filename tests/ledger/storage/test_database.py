@@ -54,6 +54,24 @@ async def test_whoever_waits_is_told_when_a_write_fails_whatever_the_fault_is(da
         await recorder.read("a")
 
 
+async def test_nothing_is_written_into_a_file_that_was_taken_away(tmp_path):
+    place = tmp_path / "state"
+    place.mkdir(0o700)
+    async with Database(place / FILE_NAME) as database:
+        await SqliteRecorder(database).append(Entry("start", "a"))
+        place.rename(tmp_path / "moved")
+        place.mkdir(0o700)
+        worked = []
+        for write in (database.transact, database.run_outside_transaction):
+            with pytest.raises(BridgeError, match="was taken away") as refused:
+                await write(worked.append)
+            assert refused.value.code == "not_recorded"
+        (place / FILE_NAME).touch()
+        with pytest.raises(BridgeError, match="was taken away"):
+            await SqliteRecorder(database).append(Entry("intent", "a"))
+        assert worked == []
+
+
 async def test_what_is_begun_is_written_when_somebody_waits_for_it(database, monkeypatch):
     monkeypatch.setattr(database_module, "LAZY_SECONDS", 1000.0)
     commits = []
