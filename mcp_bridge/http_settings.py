@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_bridge.bridge_identity import PATH
-from mcp_bridge.sizes import Size  # noqa: TC001  (pydantic reads the annotations)
+from mcp_bridge.configured_values import Size  # noqa: TC001  (pydantic reads the annotations)
 
 VIEWER_PATH = "/ui"
 """The path of the trace viewer."""

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mcp_bridge.configured_values import HomePath, Size, parse_size
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
@@ -35,7 +37,6 @@ from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sandbox.languages import Language  # noqa: TC001 - pydantic reads it
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.session_limits import SessionSettings
-from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
@@ -99,6 +100,9 @@ BOUNDS = (
 PERMISSIONS = ("allow_self_server", "resume_waits")
 """Settings that are off if the user's own file turns them off, whatever the folder's says."""
 
+
+MAX_PIDS, MAX_CPUS = 1 << 22, 1 << 13
+"""What the kernel's counters hold (`PID_MAX_LIMIT`, `NR_CPUS`); an engine's error for more tells nothing."""
 
 MAX_ID = (1 << 32) - 2
 """The maximum user or group id: the next one means none (chown(2))."""
@@ -168,8 +172,8 @@ class Settings(BaseModel):
     sandbox_start_timeout: Annotated[Seconds, Field(description="Until a sandbox answers")] = 60.0
 
     memory: Annotated[Size, Field(description="A sandbox's memory")] = 512 << 20
-    pids: Annotated[int, Field(ge=8, description="A sandbox's processes and threads")] = 128
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False, description="A sandbox's processors")] = 1.0
+    pids: Annotated[int, Field(ge=8, le=MAX_PIDS, description="A sandbox's processes and threads")] = 128
+    cpus: Annotated[float, Field(gt=0, le=MAX_CPUS, allow_inf_nan=False, description="A sandbox's processors")] = 1.0
     tmp_size: Annotated[Size, Field(description="Size of /tmp")] = 64 << 20
     workspace_size: Annotated[Size, Field(description="Size of /workspace")] = 128 << 20
     container_user: Annotated[str, BeforeValidator(_user), Field(description="uid[:gid] in the sandbox; never 0")] = (
@@ -225,9 +229,9 @@ class Settings(BaseModel):
         float, Field(ge=0, allow_inf_nan=False, description="Stop a server unused for so long; 0 for never")
     ] = 300.0
 
-    state_dir: Annotated[Path, Field(description="Where the ledger, its keys, artifacts, memories and caches are")] = (
-        Field(default_factory=lambda: platformdirs.user_state_path("mcp-bridge"))
-    )
+    state_dir: Annotated[
+        HomePath, Field(description="Where the ledger, its keys, artifacts, memories and caches are")
+    ] = Field(default_factory=lambda: platformdirs.user_state_path("mcp-bridge"))
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
@@ -238,7 +242,7 @@ class Settings(BaseModel):
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
         Field(description="Form of log records: text, or json with one object a line"),
     ] = "text"
-    log_file: Annotated[Path | None, Field(description="A file that is logged to as well")] = None
+    log_file: Annotated[HomePath | None, Field(description="A file that is logged to as well")] = None
 
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
         LedgerConfig()
@@ -375,8 +379,10 @@ def trust_directory(environ: Mapping[str, str], own: object) -> Path:
         environ: The environment.
         own: `state_dir` in the user's own file.
     """
-    configured = environ.get(ENV_PREFIX + "STATE_DIR") or own
-    path = Path(configured) if isinstance(configured, str) else None
+    chosen = environ.get(ENV_PREFIX + "STATE_DIR")
+    path = Path(os.path.expanduser(chosen)) if chosen else None  # noqa: PTH111  (an unknown user is told elsewhere)
+    if path is None and isinstance(own, str):
+        path = user_file().parent / os.path.expanduser(own)  # noqa: PTH111
     return path if path is not None and path.is_absolute() else platformdirs.user_state_path("mcp-bridge")
 
 
@@ -508,9 +514,10 @@ def _permits(key: str, own: dict[str, Any]) -> bool:
 
 
 def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The table with `log_file` and the files of `[[ledger.publish]]` resolved relative to its own file's folder."""
-    if "log_file" in table:
-        table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
+    """The valid table with its own files and folders resolved relative to its file's folder."""
+    for name in ("state_dir", "log_file"):
+        if name in table:
+            table = table | {name: str(base / Path(table[name]).expanduser())}
     embeddings = table.get("search", {}).get("embeddings", "")
     if embeddings.startswith(("./", "../")):
         table = table | {"search": table["search"] | {"embeddings": str((base / embeddings).resolve())}}
@@ -525,14 +532,17 @@ def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
 def named_file(explicit: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The file chosen by `--config` or the environment, whether it exists or not."""
     named = explicit or (Path(environ[ENV_PREFIX + "CONFIG"]) if environ.get(ENV_PREFIX + "CONFIG") else None)
-    return named.expanduser() if named else None
+    # Of a user who isn't there, there is no file, either.
+    with suppress(RuntimeError):
+        named = named and named.expanduser()
+    return named
 
 
 def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
     named = named_file(explicit, environ)
     if named is None:
         return None
-    if not named.is_file():
+    if not named.is_file() and str(named) != os.devnull:
         whose = "--config" if explicit else "MCP_BRIDGE_CONFIG"
         raise BridgeError(
             "config_missing",

@@ -7,9 +7,11 @@ from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
 from ledger_looks import verify_ledgers
 
-# A shell has its background jobs ignore SIGINT, and what a process ignores, its children ignore: those that tests interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell has its background jobs ignore SIGINT, and `nohup` SIGHUP; what a process ignores, its children ignore: those
+# that tests interrupt.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # How long an example takes, and to make it, says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=list(HealthCheck))

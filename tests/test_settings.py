@@ -1,5 +1,6 @@
 """Settings: where they come from, which one wins, and what is said about a wrong one."""
 
+import os
 import typing
 from pathlib import Path
 
@@ -316,6 +317,30 @@ def test_a_named_file_counts_alone_and_a_trusted_one_of_the_folder_lies_over_the
 def test_a_named_file_must_be_there(nowhere):
     assert error(nowhere, nowhere / "gone.toml").code == "config_missing"
     assert error(nowhere, MCP_BRIDGE_CONFIG=str(nowhere / "gone.toml")).code == "config_missing"
+    assert error(nowhere, MCP_BRIDGE_CONFIG="~nobody-of-that-name/x.toml").code == "config_missing"
+
+
+def test_the_null_device_is_a_configuration_with_nothing_in_it(nowhere):
+    (nowhere / FILE_NAME).write_text("timeout = 40\n")
+    loaded = load(Path(os.devnull), environ={}, cwd=nowhere)
+    assert (loaded.named, loaded.settings.timeout) == (True, 30)
+
+
+def test_the_state_directory_is_the_same_in_whatever_folder_one_is(nowhere, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    file = tmp_path / "elsewhere" / FILE_NAME
+    file.parent.mkdir()
+    users = tmp_path / "config" / "mcp-bridge" / "config.toml"
+    users.parent.mkdir(parents=True)
+    for written, meant in (("~/state", home / "state"), ("state", None), ("/state", Path("/state"))):
+        file.write_text(f'state_dir = "{written}"\n')
+        assert load(file, environ={}, cwd=nowhere).settings.state_dir == (meant or file.parent / "state")
+        users.write_text(file.read_text())
+        loaded = load(environ={}, cwd=nowhere)
+        assert loaded.settings.state_dir == (meant or users.parent / "state")
+        assert loaded.trust.directory.parent == loaded.settings.state_dir
+    assert load(file, environ={"MCP_BRIDGE_STATE_DIR": "~/s"}, cwd=nowhere).settings.state_dir == home / "s"
 
 
 @pytest.mark.parametrize(
@@ -325,6 +350,12 @@ def test_a_named_file_must_be_there(nowhere):
         ("\ufefftimeout = 5", 1, ["not TOML", "byte order mark"]),
         ('timeout = 5\nstate_dir = "a\\u0000b"', 2, ["state_dir holds a NUL"]),
         ('log_file = "\\u0000"', 1, ["log_file holds a NUL"]),
+        ('log_file = "~nobody-of-that-name/x"', 1, ["log_file", "no home folder for '~nobody-of-that-name'"]),
+        ('state_dir = "~nobody-of-that-name/x"', 1, ["state_dir", "no home folder for '~nobody-of-that-name'"]),
+        ('[search]\nembeddings = "~nobody-of-that-name/m"', 2, ["embeddings", "no home folder"]),
+        ('memory = "9999999t"', 1, ["memory", "less than or equal"]),
+        ("pids = 99999999", 1, ["pids", "less than or equal"]),
+        ("cpus = 1e300", 1, ["cpus", "less than or equal"]),
         ("\n\ntimeout 5", 3, ["not TOML"]),
         ("\ntimeouts = 5", 2, ["'timeouts'", "Did you mean timeout?"]),
         ("# timeout = 1\ntimeout = 'x'", 2, ["timeout"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mcp_bridge.configured_values import HomePath  # noqa: TC001  (pydantic reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.toml_files import reader as toml_reader
@@ -31,7 +32,7 @@ class ProgramsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: tuple[Path, ...] = ()
+    path: tuple[HomePath, ...] = ()
     denied_steps: Literal["warn", "refuse"] = "warn"
 
 
@@ -67,7 +68,7 @@ def load_programs(
     """
     files: dict[str, tuple[Path, Any]] = {}
     for folder in config.path:
-        place = (base / folder.expanduser()).resolve()
+        place = (base / folder).resolve()
         if not place.is_dir():
             message = f"programs.path names {place}, which is no folder"
             raise _bad(f"{message}; a relative path starts at the configuration file's folder", place, None)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_bridge.sizes import Size  # noqa: TC001 - pydantic evaluates the annotation
+from mcp_bridge.configured_values import Size  # noqa: TC001 - pydantic evaluates the annotation
 from mcp_bridge.toml_files.decoding import bad_config, decode
 
 if TYPE_CHECKING:

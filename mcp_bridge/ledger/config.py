@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from mcp_bridge.configured_values import Size, parse_size, shown_size
 from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.publish.targets import PublishingConfig
-from mcp_bridge.sizes import Size, parse_size, shown_size
 
 MIN_DAYS = 1 / 24
 """An hour: what is kept for less is gone before anybody has looked at it, and was meant to be kept for longer."""

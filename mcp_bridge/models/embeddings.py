@@ -42,7 +42,7 @@ def make_embedder(name: str, *, local: bool, base_url: str | None, timeout: floa
         timeout: Seconds for one request; a local model's first one loads it.
     """
     if local:
-        return LocalEmbedder(Path(name).expanduser(), timeout)
+        return LocalEmbedder(Path(name), timeout)
     return LiteLLMEmbedder(name, base_url, timeout)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path  # noqa: TC003  (pydantic reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_bridge.configured_values import HomePath  # noqa: TC001  (pydantic reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_files.line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -27,13 +28,6 @@ def _module(name: str) -> str:
         more = f"; did you mean {meant!r}?" if meant != name and _MODULE.fullmatch(meant) else ""
         raise ValueError(f"{name!r} is no module's name{more}")
     return name
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise ValueError(f"there is no home for {path.parts[0]}") from None
 
 
 class ToolsConfig(BaseModel):
@@ -50,7 +44,7 @@ class ToolsConfig(BaseModel):
         Field(description="Modules that declare tools: of the folders in path, or installed"),
     ] = ()
     path: Annotated[
-        tuple[Annotated[Path, AfterValidator(_expanded)], ...],
+        tuple[HomePath, ...],
         Field(description="Folders of such modules, from the configuration file's folder"),
     ] = ()
     entry_points: Annotated[

@@ -114,8 +114,12 @@ def test_run_allows_only_the_named_servers(configure, time_server, git_server):
     says(setup.run("run", "--server", "tmie", "-c", code), 2, "unknown_server", "Did you mean time?")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-async def test_a_signal_during_run_leaves_no_container(configure, time_server, number):
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
+async def test_a_signal_during_run_leaves_no_container(configure, time_server, number, status):
     setup = configure(time_server)
     code = "from mcp.servers import time\nawait time.get_current_time('UTC')\nwhile True: pass"
     process = await asyncio.create_subprocess_exec(
@@ -141,7 +145,7 @@ async def test_a_signal_during_run_leaves_no_container(configure, time_server, n
     process.send_signal(number)
     with anyio.fail_after(20):
         _, complaint = await process.communicate()
-    assert process.returncode == 128 + number
+    assert process.returncode == status
     assert b"Traceback" not in complaint
     assert await setup.containers(process.pid) == []
     await until(lambda: all(is_gone(pid) for pid in everything), 10)

@@ -194,7 +194,11 @@ def test_nothing_that_a_program_says_reaches_the_terminal_as_a_command(desk):
     assert json.loads(desk.run("program", "show", file).out) == program
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
 def test_a_signal_ends_a_program_in_order_and_that_is_recorded(desk, number, status):
     desk.write("programs/meeting.json", {"name": "meeting", "steps": [tool("look"), tool("meet")]})
     os.mkfifo(desk.folder / "meeting")

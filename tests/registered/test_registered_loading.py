@@ -322,7 +322,7 @@ def test_the_table_is_decoded():
         ('[tools]\nmodules = ["a..b"]\n', 2, "'a..b' is no module's name."),
         ('[tools]\nmodules = "payments"\n', 2, "tools.modules: should be a list."),
         ('[tools]\npath = "tools"\n', 2, "tools.path: should be a list."),
-        ('[tools]\npath = ["~nobody-of-this-name/x"]\n', 2, "no home for ~nobody-of-this-name"),
+        ('[tools]\npath = ["~nobody-of-this-name/x"]\n', 2, "no home folder for '~nobody-of-this-name'"),
         ('tools = "x"\n', 1, "tools: should be a table"),
     ],
 )

@@ -289,9 +289,9 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
     """
 
     def work() -> int:
+        from mcp_bridge.configured_values import shown_size
         from mcp_bridge.ledger.admin import offline_compaction
         from mcp_bridge.sandbox.ownership import owner_label
-        from mcp_bridge.sizes import shown_size
 
         async def compacted(database: Database) -> tuple[Measured, Measured]:
             return await offline_compaction.compact(database, owner_label())

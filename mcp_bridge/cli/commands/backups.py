@@ -67,6 +67,10 @@ def backup(
     def work() -> int:
         from mcp_bridge.backup.create import back_up
 
+        if str(file) == "-":
+            raise BridgeError(
+                "bad_argument", "A backup is a file: it isn't written to standard output.", hint="Name a new one."
+            )
         if passphrase + bool(recipient) + without_keys > 1:
             raise BridgeError("bad_argument", "Name one of --passphrase, --recipient and --without-keys.")
         if not (passphrase or recipient or without_keys or sys.stdin.isatty()):

@@ -15,6 +15,7 @@ from rich.console import Console
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.cli.doctor_checks import given_to_scripts, network_variables
+from mcp_bridge.configured_values import shown_size
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
@@ -23,7 +24,6 @@ from mcp_bridge.executions.erasure_for_room import FULL
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
-from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec

@@ -13,6 +13,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.configured_values import expanded_home
 from mcp_bridge.downstream.configuration.known_clients import PROGRAMS, ClientName
 from mcp_bridge.errors import BridgeError
 
@@ -111,7 +112,7 @@ def add(
         if openapi is not None:
             # The configuration's folder isn't the one that the command is written in.
             is_address = openapi.startswith(("http://", "https://", "$"))
-            table["openapi"] = openapi if is_address else str(Path(openapi).expanduser().absolute())
+            table["openapi"] = openapi if is_address else str(_path(openapi).absolute())
         if not table:
             raise BridgeError("bad_argument", "There is nothing to start.", hint=f"Write `{_ADD.format(name)}`.")
         for key, rows in (("env", env), ("headers", header)):
@@ -127,6 +128,13 @@ def add(
 
 
 _ADD = "mcp-bridge servers add {} -- COMMAND ARGS"
+
+
+def _path(text: str) -> Path:
+    try:
+        return expanded_home(Path(text))
+    except ValueError as exc:
+        raise BridgeError("bad_argument", f"{text}: {exc}.") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

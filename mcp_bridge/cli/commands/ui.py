@@ -52,8 +52,10 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     async def served(database: Database) -> None:
         import anyio
 
+        from mcp_bridge.server.ending_signals import terminations
+
         leading = page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
-        with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with leading, anyio.open_signal_receiver(signal.SIGINT, *terminations()) as signals:
             showing.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
             if not place.is_loopback:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from mcp_bridge.configured_values import expanded_home
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -15,6 +18,10 @@ _PATHS = ("/", "./", "../", "~")
 def is_local(embeddings: str) -> bool:
     """Whether the name of an embedding model is the folder of a local one."""
     return embeddings.startswith(_PATHS)
+
+
+def _local_or_named(embeddings: str) -> str:
+    return str(expanded_home(Path(embeddings))) if embeddings.startswith("~") else embeddings
 
 
 class SearchConfig(BaseModel):
@@ -32,6 +39,7 @@ class SearchConfig(BaseModel):
 
     embeddings: Annotated[
         str | None,
+        AfterValidator(_local_or_named),
         Field(min_length=1, max_length=4096, description="Embedding model: a LiteLLM name, or a local model's folder"),
     ] = None
     base_url: Annotated[

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from mcp_bridge.configured_values import HomePath  # noqa: TC001 - pydantic reads the annotation
 from mcp_bridge.errors import BridgeError
 
 MAX_TARGETS = 16
@@ -59,7 +60,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    file: Path | None = None
+    file: HomePath | None = None
     url: Address | None = None
     witness: Address | None = None
     key: Annotated[str, AfterValidator(_witness_key)] | None = None
@@ -86,7 +87,7 @@ class Target(BaseModel):
 
     def resolved(self, base: Path) -> Target:
         """The same target, with a relative file resolved against `base`."""
-        return self if self.file is None else self.model_copy(update={"file": base / self.file.expanduser()})
+        return self if self.file is None else self.model_copy(update={"file": base / self.file})
 
 
 def _apart(targets: tuple[Target, ...]) -> tuple[Target, ...]:

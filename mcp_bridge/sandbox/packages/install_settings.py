@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from mcp_bridge.configured_values import Size  # noqa: TC001 - pydantic reads the annotations
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sizes import Size  # noqa: TC001 - pydantic reads the annotations
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -714,6 +714,8 @@ def test_one_subject_is_erased_by_name(desk):
         (("--ref", "vault://ref/none"), 1, ["nothing_to_erase"]),
         (("--execution", "ffff"), 2, ["unknown_trace"]),
         (("--subject", "a", "--reason", "x" * 3000), 2, ["bad_argument", "--reason"]),
+        (("--subject", "a\udcff"), 1, ["bad_text", "lone surrogate"]),
+        (("--ref", "a\udcff"), 1, ["bad_text", "lone surrogate"]),
     ],
 )
 def test_what_can_t_be_erased_is_said(desk, options, code, words):

@@ -69,9 +69,9 @@ async def test_after_sigterm_running_calls_are_answered_and_new_ones_refused(set
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
-@pytest.mark.parametrize("how", ["bound", "second signal"])
+@pytest.mark.parametrize("how", ["bound", "second signal", "terminal gone"])
 async def test_what_does_not_end_in_time_is_cancelled_and_told_so_and_nothing_stays_behind(configure, how, mode):
-    setup = configure(http={"drain_timeout": 1.0 if how == "bound" else 1000.0})
+    setup = configure(http={"drain_timeout": 1000.0 if how == "second signal" else 1.0})
     async with serving(setup) as bridge, bridge.http() as http, bridge.client(mode) as client:
         runs = anyio.Event()
 
@@ -81,7 +81,7 @@ async def test_what_does_not_end_in_time_is_cancelled_and_told_so_and_nothing_st
         code = {"code": "import time\nprogress(0, 1)\ntime.sleep(100)"}
         call = asyncio.ensure_future(client.call_tool("run_python", code, progress_callback=progress))
         await runs.wait()
-        os.kill(bridge.pid, signal.SIGTERM)
+        os.kill(bridge.pid, signal.SIGHUP if how == "terminal gone" else signal.SIGTERM)
         if how == "second signal":
 
             async def is_draining():

@@ -1,11 +1,15 @@
-"""Sizes in the configuration: bytes, or text such as `512m`."""
+"""Values in the configuration with a notation of their own: sizes such as `512m`, and paths that begin with `~`."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
+
+MAX_SIZE = 1 << 50
+"""More than any machine has, and less than the kernel's limits can hold."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -29,4 +33,19 @@ def shown_size(size: int) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "bytes" else f"{value:.1f} {units[0]}"
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, le=MAX_SIZE)]
+
+
+def expanded_home(path: Path) -> Path:
+    """The path with `~` or `~USER` at its beginning replaced by that home folder.
+
+    Raises:
+        ValueError: There is no such user, or the user has no home folder.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home folder for {path.parts[0]!r}") from None
+
+
+HomePath = Annotated[Path, AfterValidator(expanded_home)]
