@@ -131,7 +131,10 @@ def confirm(question: str, refusal: BridgeError) -> bool:
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    try:
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    except UnicodeDecodeError:
+        return False
 
 
 def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
@@ -151,6 +154,8 @@ def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
             again = getpass.getpass("Again: ") if twice else value
         except EOFError:
             raise BridgeError(code, "Nothing was typed.") from None
+        except UnicodeDecodeError:
+            raise BridgeError(code, "What was typed is not UTF-8 text.", hint="Nothing was kept.") from None
         if value != again:
             raise BridgeError(code, "The two are not the same.", hint="Nothing was kept.")
         return value

@@ -704,6 +704,8 @@ def test_a_passphrase_is_asked_for_at_a_terminal_and_never_shown(till):
     words, file = PASSPHRASE.decode(), till.folder / "backup"
     code, shown = till.at_a_terminal("backup", file, typed=[words, f"{words}."])
     assert (code, "bad_passphrase" in shown, file.exists()) == (2, True, False), shown
+    code, shown = till.at_a_terminal("backup", file, typed=["\udcff"])
+    assert (code, "bad_passphrase: What was typed is not UTF-8" in shown, file.exists()) == (2, True, False), shown
     code, shown = till.at_a_terminal("backup", file, typed=[words, words])
     assert (code, "entries and" in shown, words in shown) == (0, True, False), shown
     put_away(till)

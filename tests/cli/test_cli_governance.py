@@ -808,3 +808,9 @@ def test_every_command_has_help_with_its_options(desk):
     for group in ("program", "execution", "approvals", "secret", "policy"):
         assert f" {group} " in root
         assert desk.says(group, code=exit_statuses.USAGE, config=False) is not None
+
+
+def test_what_is_no_text_is_no_yes(desk):
+    code, shown = desk.at_a_terminal("install", "cursor", typed=["\udcff"])
+    assert (code, "Traceback" in shown, "[y/N]" in shown) == (exit_statuses.REFUSED, False, True), shown
+    assert not (desk.folder / ".cursor").exists()

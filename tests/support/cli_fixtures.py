@@ -215,9 +215,9 @@ class Desk:
         with contextlib.suppress(OSError), closing(os.fdopen(here, "r+b", buffering=0)) as terminal_end:
             while piece := terminal_end.read(4096):
                 shown += piece
-                if left and shown.endswith(b": "):
-                    terminal_end.write(left.pop(0).encode() + b"\n")
-        return process.wait(DEADLINE_SECONDS), shown.decode()
+                if left and shown.endswith((b": ", b"] ")):
+                    terminal_end.write(left.pop(0).encode(errors="surrogateescape") + b"\n")
+        return process.wait(DEADLINE_SECONDS), shown.decode(errors="replace")
 
     def in_record(self, work):
         """What some work with the open record gives."""
