@@ -811,6 +811,7 @@ def test_every_command_has_help_with_its_options(desk):
 
 
 def test_what_is_no_text_is_no_yes(desk):
+    desk.env["PYTHONIOENCODING"] = "utf-8:strict"  # as with a locale other than C
     code, shown = desk.at_a_terminal("install", "cursor", typed=["\udcff"])
     assert (code, "Traceback" in shown, "[y/N]" in shown) == (exit_statuses.REFUSED, False, True), shown
     assert not (desk.folder / ".cursor").exists()
