@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.policy.redaction.patterns import Pattern
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
     from mcp_bridge.policy.secrets.vault import Vault
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.payloads import Decision, Decoded
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 RowKind = Literal[
     "start",

@@ -24,7 +24,8 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, NAMES, ProjectionConfig, find, projection_from_toml
 from mcp_bridge.policy.redaction.projection import MAX_DEPTH, OVERSIZE, Projector
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
-from mcp_bridge.policy.secrets import reference_limits
+from mcp_bridge.policy.secrets import known_values, reference_limits
+from mcp_bridge.policy.secrets.known_values import MAX_SHAPES, KnownValues
 from mcp_bridge.policy.secrets.value_references import MemoryReferences, equal_by_values, ids_of, renamed
 from mcp_bridge.policy.secrets.vault import Secrets
 from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, mentions, reference_uri
@@ -795,6 +796,102 @@ def test_a_tool_without_the_grant_gets_an_error_and_no_value():
         assert TOKEN not in str(refused("secret_denied", project.tool, arguments, OTHER).record())
     refused("secret_missing", project.tool, "vault://secret/nobody", TOOL)
     refused("reference_unknown", project.tool, [f"vault://ref/{'a' * 16}"], TOOL)
+
+
+GIVEN = {
+    "card": CARD,
+    "grouped": "4242 4242 4242 4242",
+    "iban": "DE89370400440532013000",
+    "email": "anna.k@example.org",
+    "jwt": JWT,
+    "private_key": PEM,
+    "number": int(CARD),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+@pytest.mark.parametrize("before", ["x", "_", "1", "é", "-", "a=", "\n", ""])
+@pytest.mark.parametrize("after", ["y", "_", "7", "é", ".5", "-9", ""])
+def test_what_a_tool_was_given_is_hidden_whatever_stands_beside_it(kind, before, after):
+    values, value = projector(), GIVEN[kind]
+    shown = values.output({"value": value})["value"]
+    assert values.tool({"to": shown}, TOOL) == {"to": value}
+    text = f"{before}{value}{after}"
+    for told in (text, json.dumps([text]), json.dumps({text: 1}, ensure_ascii=False), text.encode()):
+        hidden = values.output(told)
+        as_text = hidden if isinstance(hidden, str) else hidden.decode()
+        # Another value may begin beside it, and be hidden as a whole.
+        assert str(value)[:40] not in as_text.replace("\\n", "\n")
+        assert values.output(hidden) == hidden
+        back = values.tool({"text": as_text}, TOOL)["text"]
+        assert back == (told if isinstance(told, str) else told.decode())
+
+
+def test_what_no_tool_was_given_is_hidden_by_its_shape_alone():
+    values = projector()
+    values.output(CARD)
+    assert values.output(f"x{CARD}") == f"x{CARD}"
+    values.person({"to": reference(CARD)}, TOOL)
+    values.judged({"to": reference(CARD)}, TOOL)
+    assert values.output(f"x{CARD}") == f"x{CARD}"
+    values.tool({"to": reference(CARD)}, TOOL)
+    assert values.output(f"x{CARD}") == f"x{reference(CARD)}"
+
+
+def test_what_was_given_is_hidden_in_another_process_too_and_not_after_it_was_erased():
+    before = projector()
+    shown = before.output(CARD)
+    kept = LATEST[0].values_behind(shown)
+    values = projector()
+    LATEST[0].adopt(kept)
+    assert values.output(f"x{CARD}") == f"x{shown}"
+    LATEST[0].erase(name_of(CARD))
+    assert values.output(f"x{CARD}") == f"x{CARD}"
+
+
+def test_a_number_with_a_given_value_in_it_is_hidden():
+    values = projector()
+    values.tool({"to": values.output(CARD)}, TOOL)
+    number = int(f"1{CARD}")
+    assert values.output({"n": number}) == {"n": reference(number)}
+
+
+def test_nothing_patterns_are_off_for_is_looked_for():
+    values = projector(ProjectionConfig(patterns=()))
+    LATEST[0].adopt({"a" * 16: CARD})
+    assert values.output(f"x{CARD}") == f"x{CARD}"
+
+
+def test_of_the_places_and_lengths_that_share_an_anchor_only_so_many_are_looked_for():
+    known = KnownValues()
+    values = [f"{'a' * number}@example.org" for number in range(1, 2 * MAX_SHAPES)]
+    for value in values:
+        known.add(value)
+    assert [found.value for found in known.find(f"x{values[0]}")] == [values[0]]
+    sought = [value for value in values if value in {found.value for found in known.find(value)}]
+    assert sought == values[:MAX_SHAPES]
+    for value in values:
+        known.remove(value)
+    assert not [*known.find(" ".join(values))]
+
+
+def test_many_anchors_are_searched_for_by_their_first_characters(monkeypatch):
+    monkeypatch.setattr(known_values, "_MAX_HEADS", 2)
+    known = KnownValues()
+    values = ["4242424242424242", "3782 822463 10005", "anna@example.org", "]^-\\]]]]"]
+    for value in values:
+        known.add(value)
+    assert [found.value for found in known.find("x".join(values))] == values
+
+
+@given(st.lists(st.text(string.ascii_letters + string.digits + "@.-]^\\ \n", min_size=8, max_size=20)), st.text())
+def test_every_known_value_is_found_wherever_it_is(values, beside):
+    known = KnownValues()
+    for value in values:
+        known.add(value)
+    for value in values:
+        places = [(each.start, each.end) for each in known.find(f"{beside}{value}{beside}") if each.value == value]
+        assert (len(beside), len(beside) + len(value)) in places
 
 
 def test_keys_get_their_values_back_and_no_secret():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 MAX_KEY_CHARS = 1000
 """Longest idempotency key."""

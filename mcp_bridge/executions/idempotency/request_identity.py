@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
     from mcp_bridge.sandbox.languages import Language
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.ledger.log.payloads import QuestionFields
-    from mcp_bridge.policy.secrets.value_references import Ids, Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
+    from mcp_bridge.policy.secrets.value_references import Ids
 
     Read = Callable[[str], Any]
 

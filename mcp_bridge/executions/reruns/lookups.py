@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.ledger.log.payload_base import Payload
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 MAX_KEPT_BYTES = 4 << 20
 """Most that a run records of what it has looked up. What is looked up beyond it is answered as things are then."""

@@ -10,7 +10,7 @@ from mcp_bridge.policy.secrets.value_references import equal_by_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 """An object's address, as its `repr` shows it: another in every process."""

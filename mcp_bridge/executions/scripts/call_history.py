@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 MAX_ARGUMENT_CHARS = 2000
 """Most characters of a call's arguments in an error, which a model reads."""

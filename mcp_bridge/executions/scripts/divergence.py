@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 logger = logging.getLogger(__name__)
 

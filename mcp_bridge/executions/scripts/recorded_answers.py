@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.scripts.call_history import CallHistory
     from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 
 class RecordedAnswers:

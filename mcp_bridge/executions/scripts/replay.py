@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """The fields of a record that are compared whole: those that don't depend on time. The error is compared in parts."""

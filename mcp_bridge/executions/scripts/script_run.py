@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
     from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
 
 

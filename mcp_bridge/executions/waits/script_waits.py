@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_recorder import CallRecorder
     from mcp_bridge.executions.waits.taken_events import SentEvent
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
     from mcp_bridge.wire.messages import WaitEvent
 
 CLOCK_SECONDS = 5.0

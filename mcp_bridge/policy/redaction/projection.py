@@ -21,8 +21,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.json_texts import Numbers, is_document, quoted
 from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.masking import Masker
-from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, find
+from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, disjoint, find
 from mcp_bridge.policy.rules.comparisons import Unknown
+from mcp_bridge.policy.secrets.known_values import Found
 from mcp_bridge.policy.secrets.reference_limits import reference_or_blank
 from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.rules.globs import ToolNames
-    from mcp_bridge.policy.secrets.value_references import References, Scalar
+    from mcp_bridge.policy.secrets.known_values import Scalar
+    from mcp_bridge.policy.secrets.value_references import References
     from mcp_bridge.policy.secrets.vault import Secrets
 
 MAX_DEPTH = 128
@@ -61,7 +63,8 @@ class Projector:
     """Projects the values of one execution.
 
     The same value gives the same projection, save that a reference is told from other text once its value is known, and
-    projecting a projection again changes nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever
+    that a value which a tool was given is hidden from then on wherever it stands (`known_values`). Projecting a
+    projection again changes nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever
     they hold, and never raise; they return the same object where there is nothing to hide. Work is linear in the value:
     up to some seconds for a megabyte that is all sensitive values or escapes, ten or twenty milliseconds for ordinary
     text.
@@ -256,7 +259,7 @@ class Projector:
         if mention.secret is not None:
             return self._secrets.reveal(mention.secret, tool)
         reference = mention.reference or ""
-        value = self._references.resolve(reference)
+        value = self._references.give(reference)
         if self._references.is_erased(reference):
             raise BridgeError(
                 "reference_erased",
@@ -314,8 +317,18 @@ class Projector:
             return True
         if SCHEME not in text and MARKER not in text:
             # Most have neither references nor markers, and are in one piece.
-            return bool(find(self._patterns, text))
-        return any(not finished and find(self._patterns, piece) for piece, finished in self._pieces(text))
+            return bool(self._sensitive(text))
+        return any(not finished and self._sensitive(piece) for piece, finished in self._pieces(text))
+
+    def _sensitive(self, text: str) -> list[Found]:
+        """What is sensitive in a text, by its shape or because it is known, in order.
+
+        Raises:
+            TooManyValuesError: As `find`.
+        """
+        told = [Found(start, end, text[start:end]) for start, end in find(self._patterns, text)]
+        known = list(self._references.found(text)) if self._patterns else []
+        return disjoint([*told, *known]) if known else told
 
     def _hidden_number(self, number: float) -> Scalar:
         if -self._least < number < self._least:
@@ -324,7 +337,7 @@ class Projector:
         if self._masker.mask(text) is not text:
             return self._hidden(text)
         # Whole, with its sign and a fraction of zero: a tool gets the number back.
-        return self._put(number) if find(self._patterns, text) else number
+        return self._put(number) if self._sensitive(text) else number
 
     def _entombed(self, text: str) -> str:
         pieces: list[str] = []
@@ -336,7 +349,7 @@ class Projector:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _referred(self, text: str) -> str:
-        """The text with references for what the patterns find outside of references."""
+        """The text with references for what is sensitive outside of references."""
         pieces = list(self._pieces(text))
         numbers: Numbers | None = Numbers(text)
         for _ in range(_MAX_PASSES):
@@ -349,7 +362,7 @@ class Projector:
         else:
             # The text was made to need many rounds: all that is left becomes one value.
             pieces = [
-                (piece if finished or not find(self._patterns, piece) else self._put(piece), True)
+                (piece if finished or not self._sensitive(piece) else self._put(piece), True)
                 for piece, finished in pieces
             ]
         return "".join(piece for piece, _ in pieces) if len(pieces) > 1 else text
@@ -374,11 +387,11 @@ class Projector:
         at = 0
         for text, finished in pieces:
             done = 0
-            for span in () if finished else find(self._patterns, text):
-                yield text[done : span.start], False
-                number = numbers.value(at + span.start, at + span.end) if numbers else None
-                yield self._put(text[span.start : span.end] if number is None else number), True
-                done = span.end
+            for start, end, value in () if finished else self._sensitive(text):
+                yield text[done:start], False
+                number = numbers.value(at + start, at + end) if numbers else None
+                yield self._put(value if number is None else number), True
+                done = end
             yield text[done:], finished
             at += len(text)
 

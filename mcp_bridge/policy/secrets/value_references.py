@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.json_walk import leaves, rebuild
+from mcp_bridge.policy.secrets.known_values import KnownValues, Scalar
 from mcp_bridge.policy.secrets.reference_limits import check_room
 from mcp_bridge.policy.secrets.vault_uris import (
     REFERENCE,
@@ -29,9 +30,9 @@ from mcp_bridge.policy.secrets.vault_uris import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-Scalar: TypeAlias = str | int | float
+    from mcp_bridge.policy.secrets.known_values import Found
 
 _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
@@ -64,6 +65,9 @@ class References(Protocol):
             BridgeError: `reference_unknown`.
         """
 
+    def give(self, reference_id: str) -> Scalar:
+        """As `resolve`, for a tool: `found` looks for the value from now on, since the tool may give it back."""
+
     def is_erased(self, reference_id: str) -> bool:
         """Whether the value is erased."""
 
@@ -72,6 +76,9 @@ class References(Protocol):
 
     def values_behind(self, value: Any) -> dict[str, Scalar]:
         """The values behind the references in a JSON value, by their ids; without erased ones."""
+
+    def found(self, text: str) -> Iterable[Found]:
+        """The values in a text that a tool was given, or that were adopted; without erased ones. They may overlap."""
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """Add the values that another process has stored for this execution.
@@ -211,6 +218,7 @@ class MemoryReferences:
         self._ids: Ids = {}
         """The first reference of each value."""
         self._subjects: dict[str, set[str]] = {}
+        self._known = KnownValues()
         self._chars = 0
         self._lock = Lock()
 
@@ -240,6 +248,14 @@ class MemoryReferences:
             value = self._values[reference_id]
         return TOMBSTONE if value is None else value
 
+    def give(self, reference_id: str) -> Scalar:
+        """As `References.give`."""
+        value = self.resolve(reference_id)
+        with self._lock:
+            if self._values[reference_id] is not None:
+                self._known.add(value)
+        return value
+
     def is_erased(self, reference_id: str) -> bool:
         """As `References.is_erased`."""
         return self._values.get(reference_id, "") is None
@@ -258,13 +274,19 @@ class MemoryReferences:
                 values[name] = known
         return values
 
+    def found(self, text: str) -> Iterable[Found]:
+        """As `References.found`."""
+        return self._known.find(text)
+
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """As `References.adopt`."""
         with self._lock:
             for name, value in values.items():
                 if name not in self._values:
                     self._values[name] = value
-                    self._chars += 0 if value is None else len(str(value))
+                    if value is not None:
+                        self._known.add(value)
+                        self._chars += len(str(value))
                 if (current := self._values[name]) is not None:
                     self._ids.setdefault(_key(current), name)
 
@@ -284,6 +306,7 @@ class MemoryReferences:
             return False
         self._chars -= len(str(value))
         self._values[reference_id] = None
+        self._known.remove(value)
         if self._ids.get(_key(value)) == reference_id:
             del self._ids[_key(value)]
         return True

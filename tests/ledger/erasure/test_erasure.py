@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -692,6 +694,23 @@ def test_what_is_erased_is_shown_as_that(desk):
         told = desk.run(*command)
         assert "erased" in told.out + told.err or TOMBSTONE in told.out + told.err
         assert "SECRET" not in told.out + told.err
+
+
+def test_a_value_that_a_tool_gave_back_as_a_part_of_a_word_is_behind_its_reference_and_erased_with_it(desk):
+    card = "4242424242424242"
+    steps = [
+        {"id": "look", "type": "tool", "tool": "look", "args": {"name": "x$card"}},
+        {"id": "echo", "type": "tool", "tool": "delete", "args": {"name": "_$card"}},
+    ]
+    desk.write("programs/echo.json", {"name": "echo", "steps": steps})
+    shown = desk.run("program", "run", "echo", "--context", json.dumps({"card": card}), "--json").json
+    [reference] = set(re.findall("vault://ref/[a-z2-7]{16}", json.dumps(shown)))
+    assert [step["output"] for step in shown["steps"]] == [f"saw x{reference}", f"deleted _{reference}"]
+    desk.run("erase", "--ref", reference)
+    told = desk.run("execution", "show", shown["trace_id"], "--json").out
+    desk.run("audit", "export", "--payloads", desk.folder / "export")
+    assert card not in told + (desk.folder / "export").read_text()
+    desk.run("audit", "verify")
 
 
 def test_one_subject_is_erased_by_name(desk):
