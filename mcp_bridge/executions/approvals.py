@@ -6,6 +6,7 @@ printed for that user, or a principal that is an approver.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore, StoredExecution
@@ -36,14 +38,29 @@ class ApprovalRequest:
 
     @property
     def status(self) -> str:
-        """`open`, `approved`, `denied`; or `void`: no execution waits for the decision any more."""
+        """`open`, `approved`, `denied`; or `void`: no execution waits for the decision any more, or it is late."""
         row, waits = self.approval, self.execution
         if row.status != "open":
             return row.status
-        if waits is None or effective_status(waits) not in UNFINISHED:
+        if waits is None or effective_status(waits) not in UNFINISHED or self._waiting is None:
             return "void"
-        awaited = {waiting["effect"] for waiting in (waits.record or {}).get("waiting", ())}
-        return "open" if row.effect in awaited else "void"
+        return "void" if self.is_late else "open"
+
+    @property
+    def due(self) -> float | None:
+        """When the step that asks times out, in seconds since 1970; None for never."""
+        return None if self._waiting is None else self._waiting.get("due")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether that time has passed."""
+        return self.due is not None and self.due <= time.time()
+
+    @property
+    def _waiting(self) -> WaitingRow | None:
+        """What the execution says of its wait for the decision; None if it waits no longer."""
+        record = (self.execution and self.execution.record) or {}
+        return next((row for row in record.get("waiting", ()) if row["effect"] == self.approval.effect), None)
 
 
 async def approval_requests(
@@ -108,12 +125,18 @@ async def decide(
         The decision: `approved`, `by`, `comment`.
 
     Raises:
-        BridgeError: `already_decided`; `not_suspended`: no execution waits for it; `erased`.
+        BridgeError: `already_decided`; `not_suspended`: no execution waits for it, or it has timed out; `erased`.
     """
     row = question.approval
     if question.execution is not None:
         refuse_erased(question.execution)
     if question.status == "void":
+        if question.is_late:
+            raise BridgeError(
+                "not_suspended",
+                "The step that asked for this decision has timed out.",
+                hint=f"`mcp-bridge execution resume {row.execution}` goes on from there.",
+            )
         status = "gone" if question.execution is None else effective_status(question.execution)
         raise not_suspended(row.execution, f"nobody waits for this decision any more: it is {status}")
     decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}

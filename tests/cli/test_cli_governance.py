@@ -8,8 +8,10 @@ import pwd
 import re
 import subprocess
 import termios
+import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_fixtures import CLEAN, COMMAND, DEADLINE_SECONDS, tool
@@ -18,6 +20,8 @@ from mcp.client import Client
 import mcp_bridge
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.executions.approvals import ApprovalRequest
+from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
@@ -101,6 +105,52 @@ def test_nothing_is_decided_when_going_on_would_be_impossible(asked):
     asked.says("approvals", "approve", asked.ident, "--resume", code=exit_statuses.USAGE, words=["bad_config"])
     asked.configure(ASK_BEFORE_DELETING)
     assert len(asked.run("approvals", "list", "--json").json["approvals"]) == 1
+
+
+def timed(desk, seconds):
+    """An execution that waits for so many seconds for an approval."""
+    approval = {"id": "ask", "type": "approval", "message": "ok?", "timeout_seconds": seconds}
+    desk.write("programs/timed.json", {"name": "timed", "steps": [approval]})
+    return desk.suspended("timed")
+
+
+def wait_until_due(desk, ident):
+    due = desk.run("approvals", "show", ident, "--json").json["due"]
+    while time.time() <= due:
+        time.sleep(0.02)
+
+
+def test_a_decision_after_the_steps_time_is_refused(desk):
+    ident = timed(desk, 0.2)
+    wait_until_due(desk, ident)
+    assert desk.run("approvals", "list").out == "Nothing waits for a decision.\n"
+    shown = desk.run("approvals", "show", ident).out
+    assert "void" in shown
+    assert "the step has timed out: " in shown
+    words = ["not_suspended", "has timed out", f"mcp-bridge execution resume {ident}"]
+    desk.says("approvals", "approve", ident, "--resume", code=exit_statuses.FAILED, words=words)
+    desk.run("execution", "resume", ident, code=exit_statuses.FAILED)
+    assert desk.run("execution", "show", ident, "--json").json["steps"][0]["code"] == "timeout"
+
+
+def test_a_decision_that_is_recorded_after_the_steps_time_does_not_count(desk, monkeypatch):
+    ident = timed(desk, 0.2)
+    wait_until_due(desk, ident)
+    monkeypatch.setattr(ApprovalRequest, "is_late", False)
+    desk.run("approvals", "approve", ident)
+    monkeypatch.undo()
+    desk.run("execution", "resume", ident, code=exit_statuses.FAILED)
+    assert desk.run("execution", "show", ident, "--json").json["steps"][0]["code"] == "timeout"
+
+
+def test_a_decision_in_time_counts_however_late_the_program_goes_on(desk, monkeypatch):
+    ident = timed(desk, 600)
+    assert "the step times out: " in desk.run("approvals", "show", ident).out
+    desk.run("approvals", "approve", ident)
+    monkeypatch.setattr(lifecycle, "time", SimpleNamespace(time=lambda: time.time() + 1000))
+    desk.run("execution", "resume", ident)
+    step = desk.run("execution", "show", ident, "--json").json["steps"][0]
+    assert (step["status"], step["output"]["approved"]) == ("success", True)
 
 
 def test_a_decision_is_made_once(asked):

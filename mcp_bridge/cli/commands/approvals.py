@@ -103,6 +103,8 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
         showing.echo(f"{ident}: {row.status}, asked{by} {showing.moment(row.approval.asked)}")
         _print_question(row)
         _print_decision(row)
+        if row.due is not None and row.approval.decision is None:
+            showing.echo(f"  the step {'has timed out' if row.is_late else 'times out'}: {showing.moment(row.due)}")
         if row.status == "open":
             for verb in ("approve", "deny"):
                 showing.echo(showing.command(f"approvals {verb} {ident}", named))
@@ -236,6 +238,7 @@ def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
         "effect": row.approval.effect,
         "status": row.status,
         "asked": row.approval.asked,
+        "due": row.due,
         "question": row.question,
         "decided": row.approval.decided,
         "decision": row.approval.decision,

@@ -360,7 +360,7 @@ class Programs:
 
     async def _apply_decisions(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """Apply decisions, and end what is due. Returns whether there was anything."""
-        decisions = {row.effect: row.decision for row in await self.store.approvals(run.execution)}
+        decided = {row.effect: row for row in await self.store.approvals(run.execution)}
         due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}
         settled = False
         for effect, pending in run.machine.awaited():
@@ -368,8 +368,10 @@ class Programs:
                 continue  # its group has timed out while another effect was settled
             # Only for what waits for a decision: a call that was approved and made, and is pending, has had its own.
             wants = effect.kind == "approval" or run.machine.pending.get(effect.id) == APPROVAL
-            decision = decisions.get(effect.id) if wants else None
-            if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
+            row, until = decided.get(effect.id), due.get(effect.id, math.inf)
+            # One that was made too late doesn't count, however late anybody looks.
+            decision = row.decision if row and wants and (row.decided or 0) <= until else None
+            if pending and (decision is not None or until <= time.time()):
                 # A person's comment enters the state too, so it is projected.
                 await run.settle(effect.id, decision and await run.own(await run.effects.project(decision)))
                 settled = True
