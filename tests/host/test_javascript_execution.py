@@ -284,10 +284,14 @@ async def test_a_syntax_error_shows_the_scripts_own_line_and_place_and_what_to_w
 
 
 async def test_a_stack_that_the_script_prints_has_no_frames_but_its_own(bridge):
-    (record,) = await bridge.all(
+    record, nodes, missing = await bridge.all(
         "import fs from 'node:fs';\nfunction f() {\n  fs.readFileSync('/nope');\n}\nawait null;\n"
-        "try { f() } catch (error) { console.log(error.stack); console.error(error) }"
+        "try { f() } catch (error) { console.log(error.stack); console.error(error) }",
+        "try { Buffer.from(1) } catch (error) { console.log(error.stack) }",
+        "import './no.js'",
     )
+    assert missing.error["traceback"].startswith("Error [ERR_MODULE_NOT_FOUND]: Cannot find module"), missing.error
+    assert nodes.stdout.startswith(b"TypeError [ERR_INVALID_ARG_TYPE]: The first argument")
     stack = (
         "Error: ENOENT: no such file or directory, open '/nope'\n    at f (file:///workspace/script.js:3:6)\n"
         "    at file:///workspace/script.js:6:7"

@@ -12,13 +12,26 @@ const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise
 
 const { inspect } = util;
 
+// By which Node knows its own errors, whose stacks begin with their codes; null in a Node that has it elsewhere.
+function nodesOwn() {
+  try {
+    return require('internal/errors').kIsNodeError ?? null;
+  } catch {
+    return null;
+  }
+}
+
+const NODES_OWN = nodesOwn();
+const { toString } = Error.prototype;
+
 // How stacks are written from now on, also where the script prints them: without our frames and Node's.
 function trimStacks() {
   Error.stackTraceLimit = 30;
   Error.prepareStackTrace = (error, frames) => {
     let head = 'Error';
     try {
-      head = `${Error.prototype.toString.call(error)}`;
+      const isNodes = NODES_OWN !== null && NODES_OWN in Object(error);
+      head = isNodes ? `${error.name} [${error.code}]: ${error.message}` : toString.call(error);
     } catch {
       // It resists.
     }
@@ -100,7 +113,8 @@ function lineOfImport(message) {
 function traced(error) {
   const shown = error instanceof Error ? inspect(error, { depth: 4 }) : `Uncaught ${inspect(error, { depth: 4 })}`;
   const kept = [];
-  for (const line of shown.replace(/^\[(.*)\]$/s, '$1').split('\n')) {
+  // Node puts an error without frames into brackets, before its properties.
+  for (const line of shown.replace(/^\[(.*)\]( \{\n(?:  .*\n)*\})?$/s, '$1$2').split('\n')) {
     if (!OURS.test(line)) kept.push(line);
     // The error's properties follow.
     else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);
