@@ -254,6 +254,7 @@ BAD_SYNTAX = {
     "const n: number = 1;\nclass A { constructor(private x: number) {} }": 2,
     "const n: number = 1;\nimport fs = require('fs');": 2,
     "const a = 1;\nimport { nothing } from 'node:fs'": 2,
+    "const a = 1;\nexport { b }": 2,
     "\x00": None,
     "(".ljust(3000, "("): None,
 }
@@ -488,7 +489,7 @@ AWAITED = [
     "const p = faulty.echo({ text: 'a' }); await null; await p",
     "(await Promise.all([faulty.echo({ text: 'a' })]))[0]",
     "await Promise.race([faulty.echo({ text: 'a' })])",
-    "let got; faulty.echo({ text: 'a' }).then((text) => { got = text }); await new Promise((d) => setTimeout(d, 500)); got",
+    "let got; faulty.echo({ text: 'a' }).then((text) => { got = text }); while (!got) await new Promise((d) => setTimeout(d, 5)); got",
     "async function main() { return await faulty.echo({ text: 'a' }) }\nmain()",
     "let got = ''; for await (const one of [faulty.echo({ text: 'a' })]) got += one; got",
     "await runtime.call_tool('faulty', 'echo', { text: 'a' })",

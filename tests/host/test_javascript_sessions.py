@@ -169,7 +169,8 @@ async def test_an_import_that_fails_and_a_constant_are_told_with_their_line_and_
         assert (bad["line"], bad["traceback"].split("\n")[0]) == (2, "cell-1.js:2")
         await well(cells, "const fixed = 1")
         assert "a cell may declare it again: let fixed = ..." in (await cells("fixed = 2")).error["message"]
-        assert (await well(cells, "let fixed = 2; fixed")).value == "2"
+        assert (await well(cells, "export { fixed as other };\nlet fixed = 2; fixed")).value == "2"
+        await well(cells, "export { fixed }")
 
 
 async def test_advice_on_a_missing_file_knows_that_files_of_a_session_stay(both):

@@ -61,7 +61,7 @@ const quoted = (names) => names.map((name) => stringify(name)).join(', ');
 // Returns `text`, whose first line is ours; `added`, as `Edits.in`; `functions`, `values` and `variables`: the names
 // that it declares; `requests`: what it imports, each `{from, with, names, at}`, in which a name is `[imported, local]`.
 function cellSource(code, { isDry }) {
-  const { tree, text } = parsedModule(code);
+  const { tree, text } = parsedModule(code, { isCell: true });
   if (tree === null) throw new Error("sessions need the parser that is inside Node, and this Node's is elsewhere");
   const edits = new Edits();
   const looks = isDry ? needs(tree) : [];

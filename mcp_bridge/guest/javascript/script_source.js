@@ -10,9 +10,11 @@ const FENCE = /^\s*```[\w-]*[ \t]*\n([\s\S]*?)\n?```\s*$/;
 const MAY_BE_GENERIC = /[\w$\])]\s*<[^<>=;(){}]*>\s*\(/;
 const PARSING = { ecmaVersion: 'latest', sourceType: 'module', locations: true, allowHashBang: true };
 
-function parser() {
+function parser(isCell) {
   try {
-    return require('internal/deps/acorn/acorn/dist/acorn');
+    const { Parser } = require('internal/deps/acorn/acorn/dist/acorn');
+    // A cell may export a name of an earlier one.
+    return isCell ? Parser.extend((Base) => class extends Base { checkLocalExport() {} }) : Parser;
   } catch {
     // Another Node keeps it elsewhere: the last value isn't shown.
     return null;
@@ -83,12 +85,12 @@ function ofBoth(error, ofTypes, text) {
 
 // The tree of a module, and its text without types: `{tree, text}`. Without a parser, `tree` is null.
 // Throws SyntaxError, with the line.
-function parsedModule(code) {
+function parsedModule(code, { isCell = false } = {}) {
   const fenced = FENCE.exec(code);
   // Its lines keep their numbers.
   let text = fenced === null ? code : `\n${fenced[1]}`;
   source.text = text;
-  const acorn = parser();
+  const acorn = parser(isCell);
   if (acorn === null) {
     const types = stripped(text);
     return { tree: null, text: types.text ?? text };
