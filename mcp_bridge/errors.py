@@ -34,6 +34,13 @@ class ErrorRecord(TypedDict):
     traceback: NotRequired[str]
 
 
+def joined(message: str, hint: str | None) -> str:
+    """An error's message and hint as one text. After several lines, such as a list, the hint has its own."""
+    if not hint:
+        return message
+    return message + ("\n" if "\n" in message else " ") + hint
+
+
 class BridgeError(Exception):
     """An error that a user can understand and fix.
 
@@ -63,7 +70,7 @@ class BridgeError(Exception):
         self.private = dict(private or {})
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}" if self.hint else self.message
+        return joined(self.message, self.hint)
 
     def record(self) -> ErrorRecord:
         """The error as a JSON object: `code`, `message`, and `hint` and details if there are any."""

@@ -165,7 +165,10 @@ def run(
         ),
     ] = None,
     language: Annotated[
-        Language | None, typer.Option(help="By default by the file's name: JavaScript for .js, .mjs, .ts and .mts.")
+        Language | None,
+        typer.Option(
+            help="By default by the file's name: JavaScript for .js, .ts and their like (.mjs, .cjs, .jsx and so on)."
+        ),
     ] = None,
     config: Config = None,
     as_json: Json = False,

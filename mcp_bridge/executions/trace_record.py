@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.executions.scripts.record import NAME, script_fields
+from mcp_bridge.executions.scripts.record import TOOLS, script_fields
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.storage.schema import ERASED
@@ -19,7 +19,8 @@ def to_record(stored: StoredExecution) -> dict[str, Any]:
     if status == ERASED:
         return _bare(stored.id, TOMBSTONE, ERASED) | {"output": TOMBSTONE}
     if stored.kind == "script":
-        return _bare(stored.id, NAME, status) | script_fields(stored, status)
+        tool = TOOLS[stored.bundle.get("language", "python")]
+        return _bare(stored.id, tool, status) | script_fields(stored, status)
     record = stored.record or _bare(stored.id, stored.bundle["program"].get("name", "unnamed"), status)
     # A resumed execution no longer waits for what its record says.
     return record | {"status": status, "waiting": []} if stored.status == "running" else record

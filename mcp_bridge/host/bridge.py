@@ -486,6 +486,9 @@ class Bridge:
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         names = None if files is None else list(dict.fromkeys(files))
+        self._require_language(language)
+        if language != "python":
+            _require_python(language, packages=packages)
         required = await self._required(packages)
         job = Job(
             code,
@@ -497,9 +500,6 @@ class Bridge:
             requirements=required,
             language=language,
         )
-        self._require_language(language)
-        if language != "python":
-            _require_python(language, packages=packages)
         self._check(code, timeout)
         if servers is not None or not code.isascii() or len(code) > SENDABLE_CHARS:
             self._start_line("", job)
@@ -933,6 +933,8 @@ class Bridge:
         start = messages.ExecutionStart(
             execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
+        if len(self.settings.languages) > 1:
+            start = start._replace(runs_both=True)
         if job.dry_run:
             start = start._replace(is_dry=True)
         if job.cell is not None and not has_record:

@@ -12,7 +12,7 @@ Language = Literal["python", "javascript"]
 SHOWN: dict[Language, str] = {"python": "Python", "javascript": "JavaScript"}
 """Their names for people."""
 
-JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".ts", ".mts"})
+JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx"})
 """How the names of files end that hold JavaScript, or TypeScript."""
 
 NODE_RESERVED_BYTES = 2 << 30

@@ -78,6 +78,8 @@ class ExecutionStart(NamedTuple):
     `is_dry` says that calls may be listed, and not made.
 
     Without `advises`, no advice follows an error: the code runs against its record, with which its error is compared.
+
+    `runs_both` says that code in the other language runs here, too.
     """
 
     execution: str
@@ -93,6 +95,7 @@ class ExecutionStart(NamedTuple):
     is_dry: bool = False
     listings: dict[str, Any] | None = None
     advises: bool = True
+    runs_both: bool = False
 
 
 class ExecutionInterrupt(NamedTuple):

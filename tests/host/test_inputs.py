@@ -143,7 +143,9 @@ console.log(digest, (await file.read(file.size - 5)).toString("hex"), file.size,
 const again = createHash("sha256");
 await pipeline(file, again);
 console.log(again.digest("hex") === digest, (await file.read((1 << 20) - 2, (1 << 20) + 3)).toString("hex"));
-console.log(await (await runtime.openInput("sales.csv")).text());
+const sales = await runtime.openInput("sales.csv");
+console.log(await sales.text());
+for (const range of [[-5, 5], [5, 2], [0.5], [8, 8], [100]]) console.log(await sales.read(...range).then(String, (error) => error.message));
 const copied = createHash("sha256");
 await pipeline(fs.createReadStream("in/big"), copied);
 console.log(copied.digest("hex") === digest);
@@ -160,10 +162,27 @@ console.log(copied.digest("hex") === digest);
             ",".join(f"reports/q{number}/r.txt" for number in range(3)),
             *("a,b", "1,2", "report 1", "/workspace/in/reports 6", "reports,sales.csv 444"),
             f"{digest} {content[-5:].hex()} {len(content)} true",
-            *(f"true {middle}", "a,b", "1,2", "", "true"),
+            *(f"true {middle}", "a,b", "1,2", ""),
+            *(f"read(): {start} to {end} is no range of bytes" for start, end in ((-5, 5), (5, 2), (0.5, 8))),
+            *("", "", "true"),
         ]
         stored = await bridge.lifecycle.stored(record.execution, "local")
         assert (await bridge.replay_execution(stored)).agrees
+
+
+async def test_advice_on_what_is_not_fetched_says_how_it_is(both, data):
+    data.write("sales.csv", "a,b\n")
+    advice = {
+        'fs.statSync("/workspace/in/sales.csv")': "is there once it is fetched: await runtime.input('sales.csv')",
+        'fs.readFileSync("in/other.csv")': "there is no such file of the operator's",
+        'require("/workspace/in/sub/x.json")': "JSON.parse(fs.readFileSync(await runtime.input('sub/x.json'), 'utf8'))",
+        'require("./in/sub/x.json")': "JSON.parse(fs.readFileSync(await runtime.input('sub/x.json'), 'utf8'))",
+        'await import("/workspace/in/a.mjs")': "await import(await runtime.input('a.mjs'))",
+    }
+    async with both.open(governance=data.governed(sales__csv="sales.csv")) as bridge:
+        for code, told in advice.items():
+            record = await bridge.run(f'import fs from "node:fs";\n{code}', language="javascript")
+            assert told in record.error["message"], record.error
 
 
 async def test_what_is_not_handed_in_is_missing_in_javascript_too_and_files_narrows(both, data):

@@ -74,6 +74,20 @@ VALUES = {
     "process.argv.slice(1)": "[ '/workspace/script.js' ]",
     "```js\n6 * 7\n```": "42",
     "#!/usr/bin/env node\n6 * 7": "42",
+    "#!/usr/bin/env node\nimport.meta.main": "true",
+    "let ran = [];\nif (require.main === module) ran.push(1);\nif (import.meta.main) ran.push(2);\n"
+    "if (!module.parent) ran.push(3);\nif (process.argv[1] === __filename) ran.push(4);\nran": "[ 1, 2, 3, 4 ]",
+    "[__filename, __dirname, module.id, require.main.filename, exports === module.exports]": (
+        "[ '/workspace/script.js', '/workspace', '.', '/workspace/script.js', true ]"
+    ),
+    "import fs from 'node:fs';\nfs.writeFileSync('a.cjs', 'module.exports = require.main === module');\n"
+    "fs.writeFileSync('b.mjs', 'export const main = import.meta.main');\n[require('./a.cjs'), (await import('/workspace/b.mjs')).main]": (
+        "[ false, false ]"
+    ),
+    "process.on('unhandledRejection', () => {})": None,
+    "globalThis": None,
+    "setTimeout(() => {}, 1)": None,
+    "setImmediate(() => {})": None,
     "[typeof runtime, typeof mcp, typeof display, typeof artifact, typeof progress]": (
         "[ 'object', 'object', 'function', 'function', 'function' ]"
     ),
@@ -226,6 +240,21 @@ BAD_SYNTAX = {
     "def f():\n    return 1": 1,
     "print('a'": 1,
     "await = 3": 1,
+    # The first type is not what is wrong.
+    "const a: number = 1;\nconst b = {\n  x: 1\n  y: 2,\n};": 4,
+    "interface P { a: string }\nconst x: P = {a: 'b'};\n\nconsole.log(x.a;": 4,
+    "const a: number = 1;\nconst b = 2;\nconst a = 3;": 3,
+    "const a: number = 1;\nconst s = 'open;\n1": 2,
+    "const a: number = 1;\nconst s = `open;\n1": 2,
+    "const a: number = 1;\nfunction f() { await g(); }": 2,
+    "const a: number = 1;\n}\n1": 2,
+    "function f(a: number) {}\n@dec class A {}": 2,
+    "const n: number = 1;\nenum A { B }": 2,
+    "const n: number = 1;\nconst b = <any>n;": 2,
+    "const n: number = 1;\nclass A { constructor(private x: number) {} }": 2,
+    "const n: number = 1;\nimport fs = require('fs');": 2,
+    "const a = 1;\nimport { nothing } from 'node:fs'": 2,
+    "const a = 1;\nexport { b }": 2,
     "\x00": None,
     "(".ljust(3000, "("): None,
 }
@@ -238,6 +267,38 @@ async def test_a_syntax_error_names_its_line(bridge):
         if line is not None:
             assert record.error["code"] == "syntax_error", (code, record.error)
             assert record.error["line"] == line, (code, record.error)
+
+
+async def test_a_syntax_error_shows_the_scripts_own_line_and_place_and_what_to_write(bridge):
+    typed, linked, parameter, brackets = await bridge.all(
+        "const a: number = 1;\nconst b = {\n  x: 1\n  y: 2,\n};",
+        'import { nope } from "node:fs"; nope.x',
+        "const n: number = 1;\nclass A { constructor(private x: number) {} }",
+        "const n: number = 1;\n<any>n;",
+    )
+    assert typed.error["traceback"] == "script.js:4\n      y: 2,\n      ^\nSyntaxError: Expected ',', got 'ident'"
+    assert linked.error["traceback"].startswith(
+        'script.js:1\n    import { nope } from "node:fs"; nope.x\n             ^\nSyntaxError: The requested module'
+    )
+    assert parameter.error["message"].endswith("; declare the field, and assign it in the constructor")
+    assert "enum" not in brackets.error["message"]
+
+
+async def test_a_stack_that_the_script_prints_has_no_frames_but_its_own(bridge):
+    record, nodes, missing = await bridge.all(
+        "import fs from 'node:fs';\nfunction f() {\n  fs.readFileSync('/nope');\n}\nawait null;\n"
+        "try { f() } catch (error) { console.log(error.stack); console.error(error) }",
+        "try { Buffer.from(1) } catch (error) { console.log(error.stack) }",
+        "import './no.js'",
+    )
+    assert missing.error["traceback"].startswith("Error [ERR_MODULE_NOT_FOUND]: Cannot find module"), missing.error
+    assert nodes.stdout.startswith(b"TypeError [ERR_INVALID_ARG_TYPE]: The first argument")
+    stack = (
+        "Error: ENOENT: no such file or directory, open '/nope'\n    at f (file:///workspace/script.js:3:6)\n"
+        "    at file:///workspace/script.js:6:7"
+    )
+    assert record.stdout.decode() == f"{stack}\n"
+    assert record.stderr.decode().startswith(f"{stack} {{\n")
 
 
 # --- exits ---
@@ -428,7 +489,7 @@ AWAITED = [
     "const p = faulty.echo({ text: 'a' }); await null; await p",
     "(await Promise.all([faulty.echo({ text: 'a' })]))[0]",
     "await Promise.race([faulty.echo({ text: 'a' })])",
-    "let got; faulty.echo({ text: 'a' }).then((text) => { got = text }); await new Promise((d) => setTimeout(d, 500)); got",
+    "let got; faulty.echo({ text: 'a' }).then((text) => { got = text }); while (!got) await new Promise((d) => setTimeout(d, 5)); got",
     "async function main() { return await faulty.echo({ text: 'a' }) }\nmain()",
     "let got = ''; for await (const one of [faulty.echo({ text: 'a' })]) got += one; got",
     "await runtime.call_tool('faulty', 'echo', { text: 'a' })",
@@ -529,6 +590,29 @@ async def test_what_only_python_has_is_refused_and_nothing_is_run_or_recorded(bo
         assert refused.value.code == "language_unavailable"
         assert f"{name}= is for scripts in Python" in refused.value.message
         assert await bridge.lifecycle.store.executions(None, 10) == []
+
+
+async def test_packages_are_pythons_alone_also_where_none_is_allowed(both):
+    async with both.open() as bridge:
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("1", language="javascript", packages=["lodash"])
+    assert refused.value.code == "language_unavailable"
+
+
+async def test_advice_names_the_tools_that_there_are(both):
+    async with both.open(languages=("javascript",)) as bridge:
+        for code in ("print('a')", "def f():\n    pass"):
+            record = await bridge.run(code, language="javascript")
+            assert "Python doesn't run here" in record.error["message"]
+            assert "run_python" not in record.error["message"]
+    async with both.open() as bridge:
+        assert "JavaScript runs with run_javascript." in (await bridge.run("const a = 1")).error["traceback"]
+
+
+async def test_a_server_is_imported_by_a_name_that_is_none_of_a_variable(both):
+    code = 'import { "my-srv.x" as server } from "mcp/servers";\n[(await server.echo("a")), server]'
+    record = await run(both, code, faulty(name="my-srv.x"))
+    assert record.value == "[ 'a', [MCP server 'my-srv.x'] ]", record.error
 
 
 async def test_a_container_that_waits_runs_either_language(both):

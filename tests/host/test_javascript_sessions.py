@@ -143,6 +143,36 @@ async def test_an_error_names_its_line_in_the_cell_that_runs_and_in_the_one_that
         assert (await well(cells, "seen")).value == "[ 1 ]"
 
 
+async def test_what_a_cell_declares_is_not_what_the_bridge_uses(both):
+    async with opened(both) as cells:
+        for code in (
+            "const require = (m: string) => { throw new Error('ESM only') }; 1",
+            "function require(x) { return {} }\nfunction structuredClone() {}\nconst URL = 5, performance = 6, module = 7",
+        ):
+            await well(cells, code)
+            assert (await well(cells, "const x: number = 6 * 7; x")).value == "42"
+            assert (await well(cells, "2 ** 3; display([{ a: 1 }])", session="copy", fork="s")).status == "success"
+            await cells.bridge.run("await runtime.end_session('copy')")
+
+
+async def test_guards_of_an_entry_point_hold_in_cells_and_dry_runs(both):
+    code = "const ran = [];\nif (require.main === module) ran.push(1);\nif (import.meta.main) ran.push(2);\nran"
+    async with opened(both) as cells:
+        assert (await well(cells, code)).value == "[ 1, 2 ]"
+        for place in ("s", None):
+            assert (await well(cells, code, session=place, dry_run=True)).value == "[ 1, 2 ]"
+
+
+async def test_an_import_that_fails_and_a_constant_are_told_with_their_line_and_what_to_write(both):
+    async with opened(both) as cells:
+        bad = (await cells("const a = 1;\nimport { nope } from 'node:fs'")).error
+        assert (bad["line"], bad["traceback"].split("\n")[0]) == (2, "cell-1.js:2")
+        await well(cells, "const fixed = 1")
+        assert "a cell may declare it again: let fixed = ..." in (await cells("fixed = 2")).error["message"]
+        assert (await well(cells, "export { fixed as other };\nlet fixed = 2; fixed")).value == "2"
+        await well(cells, "export { fixed }")
+
+
 async def test_advice_on_a_missing_file_knows_that_files_of_a_session_stay(both):
     async with opened(both) as cells:
         record = await cells("const fs = require('node:fs'); fs.readFileSync('missing')")

@@ -6,6 +6,7 @@ import pytest
 from sandbox_fixtures import knows_the_sandbox
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.languages import language_of_file
 from mcp_bridge.server import tool_description
 from mcp_bridge.settings import Settings
 
@@ -99,6 +100,14 @@ def test_the_command_runs_files_by_their_names(configure):
     setup = configure(languages=["python", "javascript"])
     (setup.home / "a.ts").write_text("const x: number = 6;\nconsole.log(x * 7)")
     assert setup.run("run", "a.ts").stdout == b"42\n"
+    (setup.home / "a.cjs").write_text(
+        "const path = require('path');\nif (require.main === module) console.log(path.sep);"
+    )
+    assert setup.run("run", "a.cjs").stdout == b"/\n"
+    assert {language_of_file(f"a.{end}") for end in ("js", "mjs", "cjs", "jsx", "ts", "MTS", "cts", "tsx")} == {
+        "javascript"
+    }
+    assert {language_of_file(name) for name in ("a.py", "ajs", "a.txt")} == {"python"}
     assert setup.run("run", "--language", "javascript", "-", stdin=b"console.log(typeof null)").stdout == b"object\n"
     ended = setup.run("run", "--json", "--language", "javascript", "-c", "process.exit(3)")
     assert (ended.returncode, json.loads(ended.stdout)["status"]) == (3, "exit")

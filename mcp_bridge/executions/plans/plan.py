@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.readiness import PLAN
-from mcp_bridge.executions.scripts.record import NAME
 from mcp_bridge.gate.planned_calls import ApprovedCall, ApprovedCalls
 from mcp_bridge.ledger.log.payloads import (
     CallOutcome,
@@ -54,12 +53,13 @@ def rows(planned: Iterable[Planned]) -> list[PlannedRow]:
     ]
 
 
-def question(planned: Sequence[Planned], ended: str | None) -> QuestionFields:
+def question(planned: Sequence[Planned], ended: str | None, tool: str) -> QuestionFields:
     """What a person is asked about a list: all calls, with their whole arguments.
 
     Args:
         planned: The calls.
         ended: How the script ended in its dry run, if not with success.
+        tool: The tool that runs it.
     """
     bound = [one for one in planned if one.listed]
     unbound = [one for one in planned if not one.listed]
@@ -82,7 +82,7 @@ def question(planned: Sequence[Planned], ended: str | None) -> QuestionFields:
     asked: QuestionFields = {
         "message": "\n".join(told),
         "details": details,
-        "program": NAME,
+        "program": tool,
         "step": PLAN,
         "listed": [one.listed for one in bound],
     }
@@ -100,9 +100,9 @@ def _shown(one: Planned) -> dict[str, Any]:
     return shown
 
 
-def waiting_row(number: int, since: float) -> WaitingRow:
-    """The row for what an execution waits for, whose question has this number."""
-    return {"effect": number, "step": PLAN, "kind": "approval", "name": NAME, "call": PLAN, "since": since}
+def waiting_row(number: int, since: float, tool: str) -> WaitingRow:
+    """The row for what an execution waits for, whose question has this number. `tool` as of `question`."""
+    return {"effect": number, "step": PLAN, "kind": "approval", "name": tool, "call": PLAN, "since": since}
 
 
 def of_approvals(approvals: Iterable[Approval]) -> Approval | None:

@@ -41,8 +41,8 @@ def is_same_error(
 ) -> bool:
     """Whether two errors with which a script has ended are the same.
 
-    Compared are the code and, of an exception, its type, its line and its own text. Of other errors the text isn't:
-    it has limits and places of now.
+    Compared are the code and, of an exception, its type, its line and its own text; of a syntax error its type alone.
+    Of other errors the text isn't: it has limits and places of now.
 
     Args:
         recorded: The recorded error, projected.
@@ -51,11 +51,14 @@ def is_same_error(
     """
     if recorded.get("code") != now.get("code"):
         return False
+    # Another version of a language, or of ours, words what it doesn't understand otherwise, and names another line.
+    is_syntax = recorded.get("code") == "syntax_error"
     # What an older version hasn't recorded can't be compared.
-    if any(name in recorded and recorded[name] != now.get(name) for name in ("type", "line")):
+    if any(
+        name in recorded and recorded[name] != now.get(name) for name in ("type", *(() if is_syntax else ("line",)))
+    ):
         return False
-    # Another version of Python words what it doesn't understand otherwise.
-    if "type" not in recorded or recorded["code"] == "syntax_error":
+    if "type" not in recorded or is_syntax:
         return True
     before, after = str(recorded.get("message", "")), str(now.get("message", ""))
     if recorded["type"] == "TypeError" and (unfit := _UNFIT.match(before)) and (unfit_now := _UNFIT.match(after)):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import anyio
 
 from mcp_bridge.executions.readiness import PROGRAM
-from mcp_bridge.executions.scripts.record import NAME
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
@@ -199,8 +198,14 @@ def is_same(question: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(question.get(name) == other.get(name) for name in ("call", "tool", "arguments", "announced"))
 
 
-async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> list[WaitingRow]:
+async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall], tool: str) -> list[WaitingRow]:
     """Have a person asked about the calls that wait for one.
+
+    Args:
+        store: Keeps the questions.
+        execution: The script's.
+        held: The calls.
+        tool: The tool that runs the script.
 
     Returns:
         A row for each call that waits, with the fields of what a program waits for, and `call`.
@@ -221,7 +226,7 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
         }
         match one.kind:
             case "approval":
-                question = one.question | {"call": one.call, "program": NAME, "step": one.call}
+                question = one.question | {"call": one.call, "program": tool, "step": one.call}
                 size += await off_loop(question, _size, question)
                 if asked and (asked >= MAX_ASKED or size > MAX_ASKED_BYTES):
                     continue

@@ -53,7 +53,7 @@ from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
-from mcp_bridge.executions.scripts.record import goes_on, suspend
+from mcp_bridge.executions.scripts.record import TOOLS, goes_on, suspend
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
@@ -520,13 +520,14 @@ class Scripts:
         if not any(one.listed for one in planned):
             record.error = nothing_bound(planned, ended, again)
             return False
-        asked = question(planned, None if ended is None else ended["message"])
+        tool = TOOLS[active.job.language]
+        asked = question(planned, None if ended is None else ended["message"], tool)
         number = 1 + max((row.effect for row in await self._store.approvals(execution)), default=0)
         await self._store.ask(execution, number, asked)
         script.generate_key()
         if script.made_now is not None:
             await assign_generated_key(self._store, execution, script.made_now, active.job.client.starter)
-        record.waiting = [waiting_row(number, time.time())]
+        record.waiting = [waiting_row(number, time.time(), tool)]
         record.error = plan_error(execution, number, planned, ended, again)
         record.status, record.exit_code = "suspended", 0
         entry = self.lifecycle.entry(ScriptSuspension("suspended", planned=len(planned)), execution)
@@ -717,7 +718,7 @@ class Scripts:
         if doubtful or held:
             if record.status == "suspended":
                 record.error = None
-            waiting = await ask(self._store, script.execution, held.values())
+            waiting = await ask(self._store, script.execution, held.values(), TOOLS[active.job.language])
             if script.made_now is not None:
                 await assign_generated_key(self._store, script.execution, script.made_now, active.job.client.starter)
             suspend(record, doubtful, waiting, if_generated(script.key))

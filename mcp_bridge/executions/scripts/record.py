@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord, InDoubtCall, WaitingRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.languages import Language
 
-NAME = "run_python"
-"""A script's entry in fields for a program's name."""
+TOOLS: dict[Language, str] = {"python": "run_python", "javascript": "run_javascript"}
+"""A script's entry in fields for a program's name: the tool that runs it, by its language."""
 
 SUSPENDED_EXIT_CODE = 5
 """The exit code of a suspended run, as of a suspended program at the command line."""

@@ -14,6 +14,7 @@ class World(NamedTuple):
         tools: Returns tools by server alias, for the servers whose tools are already listed.
         packages: The directory of the image's packages.
         kept: The names that a session has; None for a script of its own.
+        runs_both: Whether scripts in JavaScript run here, too.
     """
 
     code: str
@@ -21,6 +22,7 @@ class World(NamedTuple):
     tools: Callable[[], dict[str, list[str]]]
     packages: str
     kept: list[str] | None = None
+    runs_both: bool = False
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def advice(exc: SyntaxError, world: World) -> str | None:
         or _of_message(message, line, exc, world.code)
         or _of_shell(line, world)
         or _of_other_language(world.code, lines)
-        or _of_javascript(line)
+        or _of_javascript(line, world)
         or _of_end(message, exc.lineno, lines)
     )
 
@@ -168,13 +168,14 @@ def _of_other_language(code: str, lines: list[str]) -> str | None:
     return None
 
 
-def _of_javascript(line: str) -> str | None:
+def _of_javascript(line: str, world: World) -> str | None:
     bare = _TEXTS.sub("''", line)
     for pattern, python in _JAVASCRIPT:
         # Unlike Python's, an import in JavaScript contains a string.
         if found := pattern.search(line if "import" in pattern.pattern else bare):
             names = {"name": "name", "async": ""} | {key: value or "" for key, value in found.groupdict().items()}
-            return f"run_python runs Python; there it is {python.format(**names)}."
+            other = " JavaScript runs with run_javascript." if world.runs_both else ""
+            return f"run_python runs Python; there it is {python.format(**names)}.{other}"
     return None
 
 

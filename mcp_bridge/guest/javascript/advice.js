@@ -7,21 +7,44 @@ const OBJECTS = ['runtime', 'programs', 'traces'];
 
 const NO_NETWORK = ['EAFNOSUPPORT', 'ENETUNREACH', 'EAI_AGAIN', 'ENOTFOUND'];
 
-function missingFile(path, inSession) {
+const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
+
+const quoted = (name) => `'${name.replaceAll("'", "\\'")}'`;
+
+// A module that is loaded from where inputs are, which only functions of `fs` fetch.
+function notFetched(name) {
+  const fetched = `await runtime.input(${quoted(name)})`;
+  if (name.endsWith('.json')) return `imports and require fetch no file of the operator's; write: JSON.parse(fs.readFileSync(${fetched}, 'utf8'))`;
+  return `imports and require fetch no file of the operator's; write: await import(${fetched})`;
+}
+
+function missingFile(path, syscall, inSession) {
   const search = "await runtime.search('read file') finds a tool that reads the host's files";
-  if (/^(?:\/workspace\/)?in\//.test(path)) return "there is no such file of the operator's; await runtime.files() lists those that there are";
+  const [, input] = INPUT.exec(path) ?? [];
+  if (input !== undefined) {
+    const listed = 'await runtime.files() lists those that there are';
+    // Opening it, or listing it, would have fetched it.
+    if (/^(?:open|scandir|copyfile)/.test(syscall)) return `there is no such file of the operator's; ${listed}`;
+    return `a file of the operator's is there once it is fetched: await runtime.input(${quoted(input)}); ${listed}`;
+  }
   if (path.startsWith('/') && !/^\/(?:workspace|tmp)\//.test(path)) return `no file of the host is here; ${search}`;
   if (inSession) return `no cell of this session has left that file in /workspace or /tmp; ${search}`;
   return `/workspace and /tmp begin empty with every call: no file of an earlier one is there; ${search}`;
 }
 
-function advice(error, servers, exported, inSession = false) {
+const PYTHONS = { print: 'console.log(...)', None: 'null', True: 'true', False: 'false', len: 'x.length', str: '`${x}`' };
+
+const python = (runsBoth) => (runsBoth ? 'Python runs with the tool run_python' : "Python doesn't run here");
+
+// `start` is what the host has sent of the script.
+function advice(error, servers, exported, start) {
+  const inSession = start.cell > 0;
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
   let found = /^The requested module '(mcp[\w/]*)' does not provide an export named '([^']+)'/.exec(message);
   if (found !== null) {
     const [, module, name] = found;
-    const known = Object.keys(exported[module] ?? {}).filter((one) => one !== 'default');
+    const known = Object.keys(exported[module] ?? {}).filter((one) => one !== 'default' && /^[\w$]+$/.test(one));
     if (module.startsWith('mcp/servers/')) {
       const alias = module.slice('mcp/servers/'.length);
       return `write: import { ${alias} } from "mcp/servers"; await ${alias}.${name}({...})`;
@@ -42,11 +65,13 @@ function advice(error, servers, exported, inSession = false) {
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     if (name === 'programs' || name === 'traces') return `write: import { ${name} } from "mcp"`;
     if (builtinModules.includes(name)) return `write: import ${name} from "node:${name}"`;
-    if (['print', 'None', 'True', 'False', 'len', 'str'].includes(name)) return 'this is JavaScript; Python runs with the tool run_python';
+    if (Object.hasOwn(PYTHONS, name)) return `this is JavaScript; ${python(start.runs_both)}; write: ${PYTHONS[name]}`;
     return null;
   }
   found = /^Cannot find (?:package|module) '([^']+)'/.exec(message);
-  if (found !== null && !found[1].startsWith('/')) {
+  const [, input] = INPUT.exec(found?.[1] ?? '') ?? [];
+  if (input !== undefined) return notFetched(input);
+  if (found !== null && !/^[./]/.test(found[1])) {
     const name = found[1].split('/')[0];
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     return "the sandbox has no packages of npm; Node's own modules are there: import fs from \"node:fs\"";
@@ -58,13 +83,17 @@ function advice(error, servers, exported, inSession = false) {
     const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);
     // What is to be written to a folder that isn't there says ENOENT, too.
     const isRead = !['mkdir', 'rename', 'symlink', 'link'].includes(error.syscall);
-    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inSession);
+    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, error.syscall, inSession);
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
     }
   }
-  if (error?.name === 'SyntaxError' && /^\s*(?:def |from \S+ import |print\()/m.test(servers.code)) {
-    return 'this is read as JavaScript; Python runs with the tool run_python';
+  found = /^Cannot assign to read only property '([^']+)' of object '#<Object>'/.exec(message);
+  if (found !== null && inSession && Object.hasOwn(globalThis, found[1])) {
+    return `'${found[1]}' is a constant, perhaps of an earlier cell; a cell may declare it again: let ${found[1]} = ...`;
+  }
+  if (error?.name === 'SyntaxError' && /^\s*(?:def |from \S+ import |print\()/m.test(start.code)) {
+    return `this is read as JavaScript; ${python(start.runs_both)}`;
   }
   return null;
 }

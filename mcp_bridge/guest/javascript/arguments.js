@@ -1,6 +1,6 @@
 'use strict';
 // A tool's arguments as scripts pass them: an object, or values in the order of the schema.
-const { suggestion } = require('./near_names');
+const { nearest, sameName, suggestion } = require('./near_names');
 
 const MAX_SHOWN_SIGNATURE = 1500;
 const MAX_SHOWN_NAMES = 20;
@@ -11,12 +11,34 @@ function isPlain(value) {
   return prototype === Object.prototype || prototype === null;
 }
 
-// What takes a call back: `{ signal }` after its arguments, of which it can be none. It is taken out of `args`.
+// What takes a call back: `{ signal }` after its arguments, of which it can be none. It is taken out of `args`. There is
+// none where it is undefined.
 function takenSignal(args) {
   const last = args.at(-1);
-  if (!isPlain(last) || !(last.signal instanceof AbortSignal) || Object.keys(last).length > 1) return undefined;
+  if (!isPlain(last) || !isSignal(last.signal) || !Object.hasOwn(last, 'signal') || Object.keys(last).length > 1) return undefined;
   args.pop();
   return last.signal;
+}
+
+const isSignal = (value) => value === undefined || value instanceof AbortSignal;
+
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+const kindOf = (value) => (value === null ? 'null' : Array.isArray(value) ? 'an array' : `a${typeof value === 'object' ? 'n' : ''} ${typeof value}`);
+
+// The options of a function, of which `known` are all. `shown` is how it is written with them. Throws TypeError.
+function optionsOf(given, shown, known) {
+  if (given === undefined || given === null) return {};
+  const write = `write: ${shown}`;
+  if (!isObject(given)) throw new TypeError(`the options are an object, not ${kindOf(given)}; ${write}`);
+  const found = {};
+  for (const [name, value] of Object.entries(given)) {
+    const meant = sameName(name, known);
+    if (meant === null) throw new TypeError(`there is no option '${name}'${nearest(name, known)}; ${write}`);
+    found[meant] = value;
+  }
+  if (!isSignal(found.signal)) throw new TypeError(`signal is that of an AbortController, not ${kindOf(found.signal)}; ${write}`);
+  return found;
 }
 
 // The top-level types of an annotation, in Python's notation: `list[str] | None` is `list` and `None`.
@@ -52,16 +74,22 @@ function signature(row) {
 // Of a tool that is known by recorded calls it isn't known which arguments were left out, as null for an optional one is.
 const isLeftOut = (row, value) => row.recorded === true && (value === null || value === undefined);
 
-// What the script passed, by name: `{names}`, or an array of values in order.
+// What the script passed: `names`, an object, and `values` in order. `options` is an object after them that has none of
+// the names, and is no argument.
 function named(row, args) {
-  const names = new Set(row.params.flatMap((param) => [param.json, param.name]));
+  const known = new Set(row.params.flatMap((param) => [param.json, param.name]));
+  const isNamed = (one) => Object.entries(one).every(([name, value]) => known.has(name) || isLeftOut(row, value));
   const last = args.at(-1);
   if (!isPlain(last)) return { values: args, names: {} };
-  const fits = Object.entries(last).every(([name, value]) => names.has(name) || isLeftOut(row, value));
+  const fits = isNamed(last);
   const next = row.params[args.length - 1];
   const takesObject = next !== undefined && [...typesOf(next.type)].some((type) => type === 'dict' || type === 'Any');
   if (args.length === 1) return fits || !takesObject ? { values: [], names: last } : { values: args, names: {} };
-  return fits && !takesObject ? { values: args.slice(0, -1), names: last } : { values: args, names: {} };
+  if (takesObject || (row.extra && !fits)) return { values: args, names: {} };
+  const before = args.slice(0, -1);
+  if (fits) return { values: before, names: last };
+  const [first] = before;
+  return before.length === 1 && isPlain(first) && isNamed(first) ? { values: [], names: first, options: last } : { values: before, names: {}, options: last };
 }
 
 // The arguments that fit, by their names in JSON, and what is wrong with the others.
@@ -77,7 +105,7 @@ function bind(row, args) {
   });
   // A name in JavaScript goes before another parameter's name in JSON.
   const json = new Map([...row.params.map((param) => [param.json, param.json]), ...row.params.map((param) => [param.name, param.json])]);
-  const unknown = [];
+  const unknown = Object.keys(given.options ?? {});
   for (const [name, value] of Object.entries(given.names)) {
     const called = json.get(name) ?? (row.extra ? name : undefined);
     if (called === undefined) {
@@ -90,6 +118,7 @@ function bind(row, args) {
     faults.push(`got an unexpected argument '${name.slice(0, 100)}'${suggestion(name, free)}`);
   }
   if (unknown.length > MAX_SHOWN_NAMES) faults.push(`got ${unknown.length - MAX_SHOWN_NAMES} more of them`);
+  if (given.options !== undefined) faults.push('after its arguments a call takes { signal } alone: { signal: AbortSignal.timeout(5000) }');
   const missing = row.params.filter((param) => param.required && bound[param.json] === undefined);
   // A schema may require what it gives a default.
   const needed = missing.filter((param) => param.default === undefined).map((param) => `'${param.name}'`);
@@ -117,4 +146,4 @@ function normalise(row, bound) {
   }
 }
 
-module.exports = { takenSignal, bind, signature, typescript };
+module.exports = { bind, isObject, kindOf, optionsOf, signature, takenSignal, typescript };

@@ -5,6 +5,8 @@
   // In a block: a name at the top level of this text would come before what scripts declare.
   const fs = require('node:fs');
   const vm = require('node:vm');
+  // The global one is the script's, which may declare another.
+  const nodes = require;
 
   // Node's own, which its first warning makes, also one that isn't shown, leaves descriptor 2 non-blocking: for the
   // script's `writeSync`, and for its children. `output` puts ours here.
@@ -23,14 +25,14 @@
   // As they are now: whatever a session's cells declare by these names, our modules have Node's own.
   const own = Object.entries(Object.getOwnPropertyDescriptors(globalThis))
     .filter(([name, { value }]) => value !== undefined && /^[A-Za-z]\w*$/.test(name)).map(([name]) => name);
-  const names = [...new Set([...own, 'process', 'Buffer'])];
+  const names = [...new Set([...own, 'process', 'Buffer', 'performance'])];
   const values = names.map((name) => globalThis[name]);
 
   const texts = JSON.parse(readExactly(Number(readExactly(12).toString())).toString());
   const loaded = new Map();
 
   function load(name) {
-    if (!name.startsWith('./')) return require(name);
+    if (!name.startsWith('./')) return nodes(name);
     const known = loaded.get(name);
     if (known !== undefined) return known.exports;
     const module = { exports: {} };

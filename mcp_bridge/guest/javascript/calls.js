@@ -3,7 +3,7 @@
 const util = require('node:util');
 const { RequestError } = require('./channel');
 const { LocalError } = require('./json_values');
-const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { EventTimeoutError, MCPError, NotAwaitedError, ToolError, restate } = require('./errors');
 const { planned } = require('./planned_values');
 const { shortened } = require('./blocks');
 const { lineOf } = require('./failure_report');
@@ -34,6 +34,9 @@ class Call extends Promise {
   }
 }
 
+// How a request is named whose parameters don't fit.
+const REQUEST = /^\w+\.\w+(?=: '| needs ')/;
+
 // Codes of calls that were refused, perhaps because the server lists its tools otherwise by now.
 const OF_ANOTHER_LISTING = new Set(['bad_arguments', 'tool_changed', 'unknown_tool']);
 
@@ -59,16 +62,19 @@ class Calls {
     return lines.apart(() => {
       const note = { shown, line, isAwaited: false };
       this.#made.push(note);
-      return Call.of(this.#guarded(work, name), note);
+      return Call.of(this.#guarded(shown, work, name), note);
     });
   }
 
   // Afterwards one that has been awaited isn't kept.
-  async #guarded(work, name) {
+  async #guarded(shown, work, name) {
     try {
       return await work(name);
     } catch (error) {
-      throw asScripts(error);
+      const told = asScripts(error);
+      // The script knows the function that it has called, not the request.
+      if (told?.code === 'bad_params') restate(told, told.message.replace(REQUEST, `${shown}()`));
+      throw told;
     } finally {
       this.#made = this.#made.filter((note) => !note.isAwaited);
     }

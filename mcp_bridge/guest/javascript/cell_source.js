@@ -59,9 +59,9 @@ const quoted = (names) => names.map((name) => stringify(name)).join(', ');
 
 // `text` as a cell's function. Throws SyntaxError, with the line.
 // Returns `text`, whose first line is ours; `added`, as `Edits.in`; `functions`, `values` and `variables`: the names
-// that it declares; `requests`: what it imports, each `{from, with, names}`, in which a name is `[imported, local]`.
+// that it declares; `requests`: what it imports, each `{from, with, names, at}`, in which a name is `[imported, local]`.
 function cellSource(code, { isDry }) {
-  const { tree, text } = parsedModule(code);
+  const { tree, text } = parsedModule(code, { isCell: true });
   if (tree === null) throw new Error("sessions need the parser that is inside Node, and this Node's is elsewhere");
   const edits = new Edits();
   const looks = isDry ? needs(tree) : [];
@@ -144,7 +144,7 @@ function cellSource(code, { isDry }) {
     (node.attributes ?? []).map(({ key, value }) => [key.name ?? key.value, value.value]),
   );
   const request = (node, names) => {
-    requests.push({ from: node.source.value, with: attributes(node), names });
+    requests.push({ from: node.source.value, with: attributes(node), names, at: node.loc.start });
     edits.put(node.start, node.end, text.slice(node.start, node.end).replace(/[^\n]/g, ' '));
   };
   const named = (node) => node.name ?? node.value;

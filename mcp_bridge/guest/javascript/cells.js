@@ -3,7 +3,6 @@
 //
 // What cells declare is in properties of the global object (`cell_source`). A cell ends when nothing of it is left to be
 // done, as a script does; then its timers are cancelled, and what else it has left can make no call.
-const nodeModule = require('node:module');
 const net = require('node:net');
 const util = require('node:util');
 const vm = require('node:vm');
@@ -15,11 +14,13 @@ const { Inputs } = require('./inputs');
 const { Modules } = require('./modules');
 const { MCPError, NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
-const { SCRIPT, cut, described, source } = require('./failure_report');
+const { SCRIPT, cut, described, source, trimStacks } = require('./failure_report');
 const { Servers } = require('./proxies');
 const { cellEnded } = require('./channel');
 const { cellSource } = require('./cell_source');
+const { ScriptSyntaxError } = require('./script_source');
 const { advice } = require('./advice');
+const commonJs = require('./common_js');
 const lines = require('./call_ids');
 const output = require('./output');
 const planned = require('./planned_values');
@@ -29,8 +30,6 @@ const waits = require('./waits');
 const SAFE_VALUE_CHARS = 1_000_000;
 // A cell may replace it.
 const { stringify } = JSON;
-// In a dry run it looks at what it is given.
-const { has } = Map.prototype;
 const LOADING = { importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER };
 
 // Interrupts the main thread, wherever it is, for each byte on descriptor 6; one on 7 says that it was.
@@ -113,9 +112,9 @@ class Session {
     channel.keepOpen(() => this.#stop());
     randomness.begin(first.seed);
     output.follow(channel);
-    Error.stackTraceLimit = 30;
+    trimStacks();
     Object.assign(util.inspect.defaultOptions, SHOWN);
-    process.argv.splice(1, process.argv.length, '/workspace/script.js');
+    process.argv.splice(1, process.argv.length, commonJs.FILENAME);
     this.#calls = new CellCalls(channel, () => this.#cell, () => this.#context.getStore());
     this.#inputs = new Inputs(this.#calls);
     if (first.has_inputs) this.#inputs.fetchOnOpen();
@@ -123,7 +122,7 @@ class Session {
     this.#import = vm.compileFunction('return import(name, options)', ['name', 'options'], { filename: SCRIPT, ...LOADING });
     this.#offer(first.servers);
     this.#modules.offer('');
-    this.#give({ require: nodeModule.createRequire(SCRIPT) });
+    this.#give(commonJs.names());
     this.#prepareNode();
     lines.follow();
     this.#followTimers();
@@ -223,7 +222,6 @@ class Session {
     this.#calls.beginCell(start.listings ?? {});
     this.#display.begin();
     this.#offer(start.servers);
-    this.#servers.code = start.code;
     if (start.is_dry) planned.prepare((error) => this.#fail(error));
     Object.assign(source, { name: `cell-${start.cell}`, added: [] });
     const { cell } = start;
@@ -260,12 +258,11 @@ class Session {
         for (const name of names) Object.defineProperty(globalThis, name, { writable: false });
       },
       value: (value) => {
-        // A timer shows when it was started, which is never the same again, and tells nobody anything.
-        this.#value = has.call(this.#timers, value) ? undefined : value;
+        this.#value = value;
       },
       import: (name, options) => this.#imported(`${name}`, options),
       meta: {
-        url: SCRIPT, filename: '/workspace/script.js', dirname: '/workspace', main: true,
+        url: SCRIPT, filename: commonJs.FILENAME, dirname: commonJs.DIRNAME, main: true,
         resolve: (name) => `${new URL(name, SCRIPT)}`,
       },
     };
@@ -317,11 +314,13 @@ class Session {
   }
 
   async #importAll(requests) {
-    for (const { from, names, with: attributes } of requests) {
+    for (const { from, names, with: attributes, at: { line, column } } of requests) {
       const module = await this.#imported(from, Object.keys(attributes).length > 0 ? { with: attributes } : undefined);
       for (const [imported, local] of names) {
         if (imported !== '*' && !(imported in module)) {
-          throw new SyntaxError(`The requested module '${from}' does not provide an export named '${imported}'`);
+          throw new ScriptSyntaxError(
+            `The requested module '${from}' does not provide an export named '${imported}'`, line, column + 1,
+          );
         }
         this.#set(local, imported === '*' ? module : module[imported], false);
       }
@@ -389,7 +388,7 @@ class Session {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, true);
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, this.#start);
     } catch {
       // An object that resists: the error stands alone.
     }

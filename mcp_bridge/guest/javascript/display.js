@@ -21,6 +21,14 @@ const SHOWN = { depth: 32, maxArrayLength: null, maxStringLength: null, breakLen
 
 const { open } = fs;
 
+// Node exports neither class.
+const [Timeout, Immediate] = [[setTimeout, clearTimeout], [setImmediate, clearImmediate]].map(([begin, clear]) => {
+  const timer = begin(() => {});
+  clear(timer);
+  return timer.constructor;
+});
+const isTimer = (value) => !util.types.isProxy(value) && (value instanceof Timeout || value instanceof Immediate);
+
 function imageType(bytes) {
   for (const [magic, type] of MAGIC) if (magic.every((byte, at) => bytes[at] === byte)) return type;
   const text = bytes.toString('latin1', 0, 12);
@@ -165,7 +173,8 @@ class Display {
 
   // The last expression's value as text; null for undefined, or where an image was shown.
   show(value) {
-    if (value === undefined) return null;
+    // `process.on(...)` and `setTimeout(...)` give what tells nobody anything.
+    if (value === undefined || value === process || value === globalThis || isTimer(value)) return null;
     const left = this.#extracted(value, () => null);
     return left instanceof Placeholder ? null : util.inspect(left, SHOWN);
   }

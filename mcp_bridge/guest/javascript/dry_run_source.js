@@ -6,6 +6,9 @@ const NEED = '__mcp_need__';
 
 const COMPARING = new Set(['==', '===', '!=', '!==', 'in', 'instanceof']);
 
+// What these make of a value depends on it, and they don't ask it.
+const MAKING = new Set(['Array', 'RegExp', 'URL', 'URLSearchParams']);
+
 // The expressions in a node whose values decide.
 function deciding(node) {
   switch (node.type) {
@@ -18,6 +21,7 @@ function deciding(node) {
     case 'UnaryExpression': return ['!', 'typeof'].includes(node.operator) ? [node.argument] : [];
     case 'BinaryExpression': return COMPARING.has(node.operator) ? [node.left, node.right] : [];
     case 'SwitchStatement': return [node.discriminant, ...node.cases.map((one) => one.test)];
+    case 'NewExpression': return MAKING.has(node.callee.name) ? node.arguments.filter(({ type }) => type !== 'SpreadElement') : [];
     case 'MemberExpression': return node.computed ? [node.property] : [];
     case 'Property':
     case 'PropertyDefinition':

@@ -38,4 +38,10 @@ for (const kind of [MCPError, ToolError, NotAwaitedError, EventTimeoutError, Pla
   Object.defineProperty(kind.prototype, 'name', { value: kind.name, configurable: true, writable: true });
 }
 
-module.exports = { MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError };
+// Have an error say something else.
+function restate(error, message) {
+  error.stack = error.stack.replace(error.message, () => message);
+  error.message = message;
+}
+
+module.exports = { MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError, restate };

@@ -12,6 +12,33 @@ const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise
 
 const { inspect } = util;
 
+// By which Node knows its own errors, whose stacks begin with their codes; null in a Node that has it elsewhere.
+function nodesOwn() {
+  try {
+    return require('internal/errors').kIsNodeError ?? null;
+  } catch {
+    return null;
+  }
+}
+
+const NODES_OWN = nodesOwn();
+const { toString } = Error.prototype;
+
+// How stacks are written from now on, also where the script prints them: without our frames and Node's.
+function trimStacks() {
+  Error.stackTraceLimit = 30;
+  Error.prepareStackTrace = (error, frames) => {
+    let head = 'Error';
+    try {
+      const isNodes = NODES_OWN !== null && NODES_OWN in Object(error);
+      head = isNodes ? `${error.name} [${error.code}]: ${error.message}` : toString.call(error);
+    } catch {
+      // It resists.
+    }
+    return [head, ...frames.map((frame) => `    at ${frame}`).filter((line) => !OURS.test(line))].join('\n');
+  };
+}
+
 // What the script was given to run: its text as it was written, and what was put into it: `{line, column, text}`, in
 // order, with the number of characters that are `removed` for it. Its `name` is that of its file, which tells a session's
 // cells apart.
@@ -33,6 +60,17 @@ function placeIn(stack) {
     if (name === source.name) return { line: Number(line), at: at === undefined ? null : column(Number(line), Number(at)) };
   }
   return null;
+}
+
+// How Node begins the stack of a syntax error: with the line, in which is what was put into it.
+const NODES_HEAD = /^[^\n]*:(\d+)\n[^\n]*\n( *)\^+\n+/;
+
+// The place in the text that a syntax error's stack begins with, as `placeIn`, or null.
+function headOf(stack) {
+  const place = placeIn(stack);
+  const [, line, before] = (place !== null && NODES_HEAD.exec(stack)) || [];
+  if (Number(line) !== place?.line || !stack.startsWith(`file:///workspace/${source.name}.js:${line}\n`)) return null;
+  return { line: place.line, at: column(place.line, before.length + 1) };
 }
 
 function lineOf(stack) {
@@ -75,7 +113,8 @@ function lineOfImport(message) {
 function traced(error) {
   const shown = error instanceof Error ? inspect(error, { depth: 4 }) : `Uncaught ${inspect(error, { depth: 4 })}`;
   const kept = [];
-  for (const line of shown.replace(/^\[(.*)\]$/s, '$1').split('\n')) {
+  // Node puts an error without frames into brackets, before its properties.
+  for (const line of shown.replace(/^\[(.*)\]( \{\n(?:  .*\n)*\})?$/s, '$1$2').split('\n')) {
     if (!OURS.test(line)) kept.push(line);
     // The error's properties follow.
     else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);
@@ -90,12 +129,12 @@ function describe(error, advice) {
   const type = typeOf(error);
   let message = error instanceof Error ? withoutLooks(`${error.message}`) : inspect(error);
   const stack = error instanceof Error ? error.stack : undefined;
+  const head = headOf(stack);
   // An error may say where it is itself.
-  const place = placeIn(stack);
+  const place = head ?? placeIn(stack);
   const line = error?.line ?? (place === null ? lineOfImport(message) : place.line);
   const at = place?.at ?? null;
-  let traceback = withoutLooks(traced(error));
-  // Node's own report of a syntax error begins with it.
+  let traceback = withoutLooks(traced(error)).replace(head === null ? '' : NODES_HEAD, '');
   if (line !== null && !/^(?:script|cell-\d+)\.js:/.test(traceback)) traceback = excerpt(line, error?.column ?? at) + traceback;
   if (advice !== null) {
     message += `\n${advice}`;
@@ -125,4 +164,4 @@ function described(error, advice) {
   }
 }
 
-module.exports = { SCRIPT, cut, described, lineOf, source };
+module.exports = { SCRIPT, cut, described, lineOf, source, trimStacks };

@@ -46,11 +46,13 @@ class InputFile {
   }
 
   // The bytes from `start` to before `end`; all of them by default.
-  read(start = 0, end = this.size) {
-    if (!(Number.isSafeInteger(start) && start >= 0 && Number.isSafeInteger(end))) {
-      throw new RangeError(`read(): ${start} to ${end} is no range of bytes`);
-    }
-    return lines.apart(() => this.#read(start, Math.min(end, this.size)));
+  read(start = 0, end = Math.max(start, this.size)) {
+    return lines.apart(async () => {
+      if (!(Number.isSafeInteger(start) && start >= 0 && Number.isSafeInteger(end) && end >= start)) {
+        throw new RangeError(`read(): ${start} to ${end} is no range of bytes`);
+      }
+      return this.#read(start, Math.min(end, this.size));
+    });
   }
 
   // All of it as text.

@@ -1,6 +1,5 @@
 'use strict';
 // The guest in Node: receives an execution from the host, runs it, and reports how it ended.
-const nodeModule = require('node:module');
 const util = require('node:util');
 const { Channel } = require('./channel');
 const { Calls } = require('./calls');
@@ -9,10 +8,11 @@ const { Inputs } = require('./inputs');
 const { Modules } = require('./modules');
 const { NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
-const { SCRIPT, cut, described } = require('./failure_report');
+const { SCRIPT, cut, described, trimStacks } = require('./failure_report');
 const { Servers } = require('./proxies');
 const { KEEP, prepared } = require('./script_source');
 const { advice } = require('./advice');
+const commonJs = require('./common_js');
 const lines = require('./call_ids');
 const output = require('./output');
 const planned = require('./planned_values');
@@ -40,7 +40,6 @@ class Execution {
     channel.replays = start.replays === true;
     this.#calls = new Calls(channel);
     this.#servers = new Servers(this.#calls, start.servers);
-    this.#servers.code = start.code;
     this.#display = new Display(channel, this.#calls);
   }
 
@@ -69,11 +68,10 @@ class Execution {
   // What scripts find besides Node's own, and what happens when they end.
   #prepareNode(names) {
     output.follow(this.#channel);
-    Error.stackTraceLimit = 30;
+    trimStacks();
     Object.assign(util.inspect.defaultOptions, SHOWN);
-    process.argv.splice(1, process.argv.length, '/workspace/script.js');
-    globalThis.require = nodeModule.createRequire(SCRIPT);
-    for (const [name, value] of Object.entries(names)) {
+    process.argv.splice(1, process.argv.length, commonJs.FILENAME);
+    for (const [name, value] of Object.entries({ ...commonJs.names(), ...names })) {
       Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
     }
     Object.defineProperty(globalThis, KEEP, { value: (value) => { this.#value = value; } });
@@ -144,7 +142,7 @@ class Execution {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules?.exported ?? {});
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules?.exported ?? {}, this.#start);
     } catch {
       // An object that resists: the error stands alone.
     }

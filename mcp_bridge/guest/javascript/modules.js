@@ -19,10 +19,12 @@ class Modules {
     const made = programs.modules(calls);
     const governed = { programs: made.programs.object, traces: made.traces.object };
     const mcp = { servers: servers.proxy, runtime, ...governed, ...ERRORS, ...displays };
-    const byAlias = Object.fromEntries(servers.list.map((server) => [server.alias, server.proxy]));
+    const by = (key) => Object.fromEntries(servers.list.map((server) => [server[key], server.proxy]));
+    const byAlias = by('alias');
     this.mcp = mcp;
     this.exported = {
-      'mcp/servers': { ...byAlias, default: servers.proxy },
+      // A name may be none of a variable: `import { "my-server" as server }`.
+      'mcp/servers': { ...by('name'), ...byAlias, default: servers.proxy },
       'mcp/runtime': { ...functions, ...ERRORS, default: runtime },
       'mcp/programs': { ...made.programs.functions, Trace, StepView, default: governed.programs },
       'mcp/traces': { ...made.traces.functions, Trace, StepView, default: governed.traces },

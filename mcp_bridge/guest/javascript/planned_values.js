@@ -81,7 +81,12 @@ function guard() {
     return original.call(this, need(value), ...rest);
   };
   for (const [owner, ...names] of [
-    [globalThis, 'parseInt', 'parseFloat'], [JSON, 'parse'], [Array, 'isArray'], [Object, 'is', 'getPrototypeOf'],
+    [globalThis, 'parseInt', 'parseFloat', 'encodeURI', 'encodeURIComponent', 'decodeURI', 'decodeURIComponent'],
+    [globalThis, 'structuredClone', 'atob', 'btoa'], [URL, 'canParse', 'parse'], [Buffer, 'from', 'byteLength'],
+    [RegExp.prototype, 'test', 'exec'],
+    [String.prototype, 'startsWith', 'endsWith', 'includes', 'indexOf', 'lastIndexOf', 'match', 'matchAll', 'search', 'split'],
+    [String.prototype, 'replace', 'replaceAll', 'localeCompare'],
+    [JSON, 'parse'], [Array, 'isArray'], [Object, 'is', 'getPrototypeOf'], [Object.prototype, 'hasOwnProperty'],
     [Number, 'parseInt', 'parseFloat', 'isInteger', 'isSafeInteger', 'isFinite', 'isNaN'],
     [ArrayBuffer, 'isView'], [Buffer, 'isBuffer'],
     [Array.prototype, 'includes', 'indexOf', 'lastIndexOf'],
@@ -89,7 +94,9 @@ function guard() {
   ]) {
     for (const name of names) replace(owner, name, argument);
   }
-  replace(Object, 'is', (original) => (value, other) => original(value, need(other)));
+  for (const name of ['is', 'hasOwn']) {
+    replace(Object, name, (original) => (value, other) => original(value, need(other)));
+  }
   // What they are given decides by what it gives: which items there are, and how many.
   for (const name of ['filter', 'find', 'findIndex', 'findLast', 'findLastIndex', 'some', 'every', 'flatMap']) {
     replace(Array.prototype, name, (original) => function (callback, ...rest) {

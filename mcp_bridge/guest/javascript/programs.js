@@ -2,6 +2,7 @@
 // `mcp/programs` and `mcp/traces`: governed programs. The process between Node and the host drives them; here they are
 // asked for, and shown.
 const util = require('node:util');
+const { isObject, kindOf, optionsOf } = require('./arguments');
 const { MCPError } = require('./errors');
 const { LocalError, encodable } = require('./json_values');
 const { nearest, sameName } = require('./near_names');
@@ -26,10 +27,6 @@ const GUIDE = `Governed programs: steps that the host holds to their order, what
 `;
 
 const short = (text, length = MAX_SHOWN) => (text.length <= length ? text : `${text.slice(0, length)}… (${text.length} characters)`);
-
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
-
-const kindOf = (value) => (value === null ? 'null' : Array.isArray(value) ? 'an array' : `a ${typeof value}`);
 
 // One step of a trace: `id`, `status`, `output`, `error`, `code`, `retries`, `usage`, `why`, as Python has them.
 class StepView {
@@ -153,20 +150,6 @@ function asValue(value, name, code) {
   if (found === null) return value ?? null;
   const path = found.path && !found.path.startsWith('[') ? `.${found.path}` : found.path;
   throw new MCPError(`The ${name} can't be taken: ${name}${path}: ${found.reason}.`, { code });
-}
-
-// The options of a function. Throws TypeError for others, and for anything else in their place.
-function optionsOf(given, shown, known) {
-  if (given === undefined || given === null) return {};
-  const write = `write: ${shown}`;
-  if (!isObject(given)) throw new TypeError(`the options are an object, not ${kindOf(given)}; ${write}`);
-  const found = {};
-  for (const [name, value] of Object.entries(given)) {
-    const meant = sameName(name, known);
-    if (meant === null) throw new TypeError(`there is no option '${name}'${nearest(name, known)}; ${write}`);
-    found[meant] = value;
-  }
-  return found;
 }
 
 function nameOf(value, shown) {

@@ -2,7 +2,7 @@
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
 const { bind, signature, takenSignal } = require('./arguments');
-const { MCPError, ToolError } = require('./errors');
+const { MCPError, ToolError, restate } = require('./errors');
 const { isMisspelt, nearest, sameName } = require('./near_names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
@@ -92,9 +92,16 @@ class Server {
   #proxy() {
     const functions = new Map();
     const inspect = () => `[MCP server '${this.name}']`;
-    return new Proxy(Object.create(null), {
+    // Its tools may not be listed yet.
+    const notListed = () => {
+      throw new TypeError(`'${this.name}' is a server, whose tools are listed by: await runtime.list_tools('${this.name}')`);
+    };
+    // Node shows a proxy as its target.
+    const target = Object.defineProperty(Object.create(null), util.inspect.custom, { value: inspect });
+    return new Proxy(target, {
       get: (_, name) => {
         if (name === util.inspect.custom || name === Symbol.toPrimitive) return inspect;
+        if (name === Symbol.iterator || name === Symbol.asyncIterator) return notListed();
         // Without `then` it can be returned from an async function.
         if (typeof name === 'symbol' || name === 'then' || name === 'toJSON') return undefined;
         let made = functions.get(name);
@@ -102,6 +109,7 @@ class Server {
         return made;
       },
       has: (_, name) => typeof name === 'string' && name !== 'then',
+      ownKeys: notListed,
       set: () => false,
     });
   }
@@ -132,7 +140,13 @@ class Server {
       const more = await this.#faultsOfValues(row.name, bound);
       throw new TypeError(`${this.alias}.${row.alias}() ${[...faults, ...more].join('; ')}. It is ${signature(row)}`);
     }
-    return this.#calls.tool({ server: this.name, tool: row.name, arguments: bound, raw, call }, signal);
+    try {
+      return await this.#calls.tool({ server: this.name, tool: row.name, arguments: bound, raw, call }, signal);
+    } catch (error) {
+      // The host shows the tool as Python calls it.
+      if (error.code === 'bad_arguments') restate(error, error.message.replace(/ It is [\w.]+\(.*$/s, ` It is ${signature(row)}`));
+      throw error;
+    }
   }
 
   // What else is wrong with the arguments of a call that fails in any case.

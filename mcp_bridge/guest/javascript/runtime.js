@@ -3,7 +3,7 @@
 const util = require('node:util');
 const vm = require('node:vm');
 const { nearest, sameName } = require('./near_names');
-const { signature, takenSignal, typescript } = require('./arguments');
+const { isObject, optionsOf, signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
 const lines = require('./call_ids');
 
@@ -25,6 +25,9 @@ const rows = (items) => Rows.from(items);
 const TOOLS = 'tool:';
 const OWN_TOOLS = `${TOOLS}javascript:`;
 
+// An argument that is given by itself, or by its name in an object.
+const orOption = (given, name, shown) => (isObject(given) ? optionsOf(given, shown, [name])[name] : given);
+
 // A function of this text. Throws SyntaxError.
 function functionOf(text, name) {
   const made = vm.compileFunction(`return (${text}\n)`, [], {
@@ -44,6 +47,13 @@ function offered(functions, unknown) {
     },
   });
 }
+
+// A tool's row, which the host has in Python's notation.
+const inTypescript = (row) => ({
+  ...row,
+  ...(row.params === undefined ? {} : { params: row.params.map((param) => ({ ...param, type: typescript(param.type) })) }),
+  ...(row.returns === undefined ? {} : { returns: typescript(row.returns) }),
+});
 
 // `git.git_log(repo_path, …) — …` as JavaScript calls it.
 const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
@@ -80,8 +90,8 @@ class Runtime {
     const table = {
       list_servers: () => this.discovered(),
       list_tools: (server) => this.listTools(server),
-      search: (query, limit = 5) => this.search(query, limit, false),
-      describe: (name, detail = 'signature') => this.describe(name, detail),
+      search: (query, limit) => this.search(query, orOption(limit, 'limit', "await runtime.search('words', 5)") ?? 5, false),
+      describe: (name, detail) => this.describe(name, orOption(detail, 'detail', "await runtime.describe('git.git_log', 'full')") ?? 'signature'),
       output: (execution, name = 'stdout') => this.output(execution, name),
     };
     const recorded = {
@@ -150,7 +160,7 @@ class Runtime {
 
   async #tools(asked, more = {}) {
     const { tools } = await this.#calls.request('catalog.tools', { server: asked, told: true });
-    return rows(tools.map((tool) => ({ ...more, ...tool })));
+    return rows(tools.map((tool) => ({ ...more, ...inTypescript(tool) })));
   }
 
   async search(query, limit, strict) {

@@ -10,9 +10,11 @@ const FENCE = /^\s*```[\w-]*[ \t]*\n([\s\S]*?)\n?```\s*$/;
 const MAY_BE_GENERIC = /[\w$\])]\s*<[^<>=;(){}]*>\s*\(/;
 const PARSING = { ecmaVersion: 'latest', sourceType: 'module', locations: true, allowHashBang: true };
 
-function parser() {
+function parser(isCell) {
   try {
-    return require('internal/deps/acorn/acorn/dist/acorn');
+    const { Parser } = require('internal/deps/acorn/acorn/dist/acorn');
+    // A cell may export a name of an earlier one.
+    return isCell ? Parser.extend((Base) => class extends Base { checkLocalExport() {} }) : Parser;
   } catch {
     // Another Node keeps it elsewhere: the last value isn't shown.
     return null;
@@ -45,14 +47,50 @@ function stripped(text) {
   }
 }
 
+function ofParser({ message, loc }) {
+  return new ScriptSyntaxError(message.replace(/ \(\d+:\d+\)$/, ''), loc?.line ?? null, loc ? loc.column + 1 : null);
+}
+
+const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
+// What to write instead of what is more than a type.
+const INSTEAD = [
+  ['enum', "use an object instead of an enum: const A = { B: 'B' }"],
+  ['parameter property', 'declare the field, and assign it in the constructor'],
+  ['namespace', 'use an object'],
+  ['`module` keyword', 'use an object'],
+  ['import equals', 'write: import NAME from "..."'],
+  ['export assignment', 'leave it out: nothing imports a script'],
+];
+
+// Node tells the place before its stack: `:4`, lines of the text, and a row of `^` under the one.
+function ofStripping(error, text) {
+  const message = error.message.split('\n')[0];
+  const [, number] = /^:(\d+)\n/.exec(error.stack) ?? [];
+  const line = number === undefined ? null : Number(number);
+  const [, shown, before] = /^(.*)\n( *)\^+$/m.exec(error.stack) ?? [];
+  const column = line !== null && shown === text.split('\n')[line - 1] ? before.length + 1 : null;
+  if (error.code !== UNSUPPORTED) return new ScriptSyntaxError(message, line, column);
+  const [, instead] = INSTEAD.find(([what]) => message.includes(what)) ?? [];
+  const why = instead === undefined ? '' : `: only types that can be left out are; ${instead}`;
+  return new ScriptSyntaxError(message + why, line, column);
+}
+
+// Of the errors of the parser and of the stripping the one that is about what is wrong: the parser stops at the first
+// type, if there is one.
+function ofBoth(error, ofTypes, text) {
+  const [plain, typed] = [ofParser(error), ofStripping(ofTypes, text)];
+  if (ofTypes.code === UNSUPPORTED) return typed;
+  return typed.line > plain.line || (typed.line === plain.line && typed.column > plain.column) ? typed : plain;
+}
+
 // The tree of a module, and its text without types: `{tree, text}`. Without a parser, `tree` is null.
 // Throws SyntaxError, with the line.
-function parsedModule(code) {
+function parsedModule(code, { isCell = false } = {}) {
   const fenced = FENCE.exec(code);
   // Its lines keep their numbers.
   let text = fenced === null ? code : `\n${fenced[1]}`;
   source.text = text;
-  const acorn = parser();
+  const acorn = parser(isCell);
   if (acorn === null) {
     const types = stripped(text);
     return { tree: null, text: types.text ?? text };
@@ -62,19 +100,12 @@ function parsedModule(code) {
     const types = stripped(text);
     if (types.text !== null) {
       const again = parsed(acorn, types.text);
-      if (again.tree !== null) [tree, text, error] = [again.tree, types.text, null];
-    } else if (tree === null && types.error.code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') {
-      throw new ScriptSyntaxError(
-        `${types.error.message.split('\n')[0]}: only types that can be left out are; use an object instead of an enum`,
-        error.loc?.line ?? null, null,
-      );
-    }
+      if (again.tree !== null) [tree, text] = [again.tree, types.text];
+      // Without its types, the text has its places.
+      else error = again.error;
+    } else if (tree === null) throw ofBoth(error, types.error, text);
   }
-  if (tree === null) {
-    throw new ScriptSyntaxError(
-      error.message.replace(/ \(\d+:\d+\)$/, ''), error.loc?.line ?? null, error.loc ? error.loc.column + 1 : null,
-    );
-  }
+  if (tree === null) throw ofParser(error);
   return { tree, text };
 }
 
@@ -90,6 +121,9 @@ function prepared(code, { isDry }) {
     added.unshift({ at: last.start, ...last.loc.start, text: `globalThis.${KEEP}((` });
     added.push({ at: end, ...last.loc.end, text: '))' });
   }
+  // As in the file that Node was started with.
+  const [first] = tree.body;
+  if (first !== undefined && /\bmeta\b/.test(text)) added.unshift({ at: first.start, ...first.loc.start, text: 'import.meta.main = true; ' });
   return withAdded(text, added);
 }
 
@@ -106,4 +140,4 @@ function withAdded(text, added) {
   return pieces.join('') + text.slice(at);
 }
 
-module.exports = { KEEP, parsedModule, prepared };
+module.exports = { KEEP, ScriptSyntaxError, parsedModule, prepared };

@@ -1,9 +1,14 @@
 'use strict';
 // `runtime.sleep_until` and `runtime.wait_event`: a long wait gives up the container, and the script goes on later.
 
+const { optionsOf } = require('./arguments');
+
 // Before March 1973, in milliseconds: such a number is one of seconds, or of what is to be waited for.
 const LEAST_TIME = 1e11;
 const ZONE = /(?:[Zz]|[+-]\d\d(?::?\d\d)?)$/;
+
+const UNTIL = 'await runtime.sleep_until(Date.now() + 3_600_000, { signal })';
+const EVENT = "await runtime.wait_event('paid', { timeout: 3600, signal })";
 
 const number = (value) => typeof value === 'number' && Number.isFinite(value);
 
@@ -34,10 +39,9 @@ function until(when) {
   return { until: at / 1000 };
 }
 
-// The request for an event. Throws TypeError, RangeError.
-function event(name, options) {
+// The request for an event, of which `timeout` may be null. Throws TypeError, RangeError.
+function event(name, timeout) {
   if (typeof name !== 'string') throw new TypeError(`wait_event(): the event's name is a text, not ${typeof name}; write: wait_event('paid')`);
-  const timeout = typeof options === 'object' && options !== null ? options.timeout : options;
   if (timeout === undefined || timeout === null) return { name };
   if (typeof timeout !== 'number') {
     throw new TypeError(`wait_event(): timeout is a number of seconds, not ${typeof timeout}; write: { timeout: 3600 }`);
@@ -50,11 +54,14 @@ function event(name, options) {
 function functions(calls) {
   return {
     sleep_until: (when, options) => calls.begin('runtime.sleep_until', async (call) => {
-      await calls.request('wait.until', { ...until(when), call }, options?.signal);
+      const { signal } = optionsOf(options, UNTIL, ['signal']);
+      await calls.request('wait.until', { ...until(when), call }, signal);
     }),
-    wait_event: (name, options) => calls.begin('runtime.wait_event', async (call) => (
-      (await calls.request('wait.event', { ...event(name, options), call }, options?.signal)).value
-    )),
+    wait_event: (name, options) => calls.begin('runtime.wait_event', async (call) => {
+      // The time-out alone is taken, too.
+      const { timeout, signal } = typeof options === 'number' ? { timeout: options } : optionsOf(options, EVENT, ['timeout', 'signal']);
+      return (await calls.request('wait.event', { ...event(name, timeout), call }, signal)).value;
+    }),
   };
 }
 

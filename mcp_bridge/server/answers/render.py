@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mcp_bridge.errors import joined
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.server.answers import displays
 from mcp_bridge.server.answers.cut_output import KeptOutputs, cut
@@ -216,8 +217,7 @@ def error_text(error: ErrorRecord, limit: int | None = MAX_ERROR_CHARS) -> str:
     if error.get("traceback"):
         shown = str(error["traceback"])
     else:
-        hint = f" {error['hint']}" if error.get("hint") else ""
-        shown = f"[{error['code']}] {error['message']}{hint}"
+        shown = f"[{error['code']}] {joined(error['message'], error.get('hint'))}"
     return shown if limit is None else cut(shown, limit)
 
 

@@ -9,6 +9,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.views.timeline import timeline, totals
@@ -67,6 +68,18 @@ async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(either
             [] if key else [notice for notice in made.notices if "which had waited" in notice],
         )
         assert shop.writes == WRITES
+
+
+async def test_what_is_asked_about_a_script_names_the_tool_that_runs_it(either):
+    tool = f"run_{either.language}"
+    for policy, dry in ((ASKS, True), (ASKS, False)):
+        async with either.open(policy) as bridge:
+            waits = await either.run(bridge, IN_BOTH, dry_run=dry, key=f"dry {dry}")
+            assert waits.status == "suspended", waits.error
+            questions = [row for row in await bridge.programs.store.approvals(waits.execution) if row.decision is None]
+            assert {row.question["program"] for row in questions} == {tool}
+            stored = await bridge.lifecycle.stored(waits.execution, "local")
+            assert to_record(stored)["program"] == tool
 
 
 GIVEN_ON = {
@@ -211,6 +224,21 @@ USES = {
         "Object.prototype.toString.call(made)",
         "let x = made.what; x ||= 1",
         "let x = made.what\nx &&= 1",
+        "/a/i.test(made.text)",
+        "/a/.exec(made.text)",
+        "'abc'.match(made.text)",
+        "'abc'.startsWith(made.text)",
+        "'abc'.replace(made.text, '')",
+        "'a'.localeCompare(made.x)",
+        "new Array(made.n).length",
+        "new RegExp(made.text)",
+        "new URL(made.url)",
+        "URL.canParse(made.url)",
+        "structuredClone(made)",
+        "Buffer.from(made.b)",
+        "encodeURIComponent(made.text)",
+        "Object.hasOwn({}, made.what)",
+        "({}).hasOwnProperty(made.what)",
     ),
 }
 
@@ -266,6 +294,8 @@ SAME = {
         "[...new Set([1, 1, 2]), ...new Map([[1, 2]]).get(1) + '', Object.is(NaN, NaN), Number.isInteger(1)]",
         "const k = 'a'; const { [k]: v } = { [k]: 1, ['b']() {} }; class A { static [k] = 2 } [v, A.a]",
         "[1, 2].filter((n) => n > 1).some((n) => n === 2)",
+        "[/a(b)/.exec('ab')[1], 'a,b'.split(','), 'aXb'.replace(/X/g, '-'), [...'aa'.matchAll(/a/g)].length, /a/.test('b')]",
+        "[new Array(2).length, new Array(1, 2), Buffer.from('a').toString('hex'), structuredClone({ a: [1] }), new URL('a:b').href]",
         "[Array.prototype.indexOf.call({ length: 1, 0: 'a' }, 'a'), Array.prototype.includes.call('ab', 'b')]",
         "[[1].indexOf(1), [3, 4].find((n) => n > 3), Object.getPrototypeOf([]) === Array.prototype, Array.isArray([])]",
     ),

@@ -229,6 +229,7 @@ async def test_a_client_asks_its_user_once_for_the_whole_list(governed, mode, co
             assert person.asked == []
             (text,) = [block.text for block in dry.content]
             assert 'Dry run: 3 calls listed, and not made.\n1. local.delete {"name": "a"}\n2. local.delete' in text
+            assert '\n3. local.delete {"name": "c"}\nA person decides on them' in text
             made = await client.call_tool("run_python", {"code": code})
         assert "['deleted a', 'deleted b', 'deleted c']" in made.content[0].text
         (asked,) = person.asked

@@ -47,6 +47,10 @@ SAME = {
         error("invalid syntax", code="syntax_error", type="SyntaxError"),
         error("expected ':'", code="syntax_error", type="SyntaxError"),
     ),
+    "another line for a syntax": (
+        error("Unexpected token", code="syntax_error", type="SyntaxError", line=1),
+        error("Expected ','", code="syntax_error", type="SyntaxError", line=4),
+    ),
     "a text that was cut elsewhere, for its advice": (
         error("a" * 50 + "\n… 100 characters cut …\n" + "b" * 30 + "\nadvice"),
         error("a" * 50 + "\n… 80 characters cut …\n" + "b" * 50),
