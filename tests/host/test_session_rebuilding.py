@@ -1,5 +1,6 @@
 """Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
 
+import ast
 import sys
 import time
 
@@ -121,6 +122,41 @@ async def test_fifty_cells_are_rebuilt_equal_after_every_kind_of_loss_and_no_eff
             await until(lambda: not bridge._shared.live_sessions.idle)
         assert (await cell(bridge, texts["effect"].replace("N", "more"))).status == "success"
         assert made() == [*expected, "more"]
+
+
+FORKS = """
+import multiprocessing, os, random, secrets, tempfile, uuid
+def drawn(*_):
+    return [str(uuid.uuid4()), secrets.token_hex(8), os.urandom(8).hex(), random.random(), random.SystemRandom().random()]
+def forked(depth):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        inner = forked(depth - 1) if depth else []
+        os.write(writer, repr([*inner, drawn()]).encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as file:
+        return eval(file.read())
+"""
+
+
+async def test_forked_processes_draw_numbers_of_their_own_and_the_same_in_every_rebuilding(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run(FORKS, session="s")
+        code = "all = [*forked(1), *forked(0), drawn(), *forked(0), drawn()]\nfor row in all: print(row)"
+        first = await bridge.run(code, session="s")
+        rows = [ast.literal_eval(line) for line in printed(first).splitlines()]
+        assert len(rows) == 6
+        assert all(len(set(column)) == len(rows) for column in zip(*rows, strict=True)), rows
+        put_away(bridge)
+        again = await bridge.run("for row in all: print(row)\ndrawn()", session="s")
+        assert (printed(again), again.session["rebuilt"]) == (printed(first), 2)
+        code = """
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    found = pool.map(drawn, range(8), chunksize=1)
+print(*(len({row[at] for row in found}) for at in range(5)))
+"""
+        assert printed(await bridge.run(code, session="s")).split() == ["8"] * 5
 
 
 BREAKS = {
