@@ -220,7 +220,10 @@ class Display:
         return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
-        """Display matplotlib's open figures, as a notebook does at the end of a cell, except those already shown."""
+        """Display matplotlib's open figures and close them, as a notebook does at the end of a cell.
+
+        Those that were shown already aren't displayed again.
+        """
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             numbers = pyplot.get_fignums()
@@ -231,6 +234,20 @@ class Display:
                 if self._sent.isdisjoint(self._saved.get(figure, ())):
                     self.display(figure)
             pyplot.close("all")
+
+    def follow_pyplot(self) -> None:
+        """Have `pyplot.show` display the open figures and close them, as in a notebook: what is drawn then is new."""
+        import functools
+
+        pyplot = sys.modules["matplotlib.pyplot"]
+        plain, home = pyplot.show, os.getpid()
+
+        @functools.wraps(plain)
+        def show(*args: Any, **kwargs: Any) -> Any:
+            # A forked process has no channel.
+            return self.show_figures() if os.getpid() == home else plain(*args, **kwargs)
+
+        pyplot.show = show  # type: ignore[attr-defined]
 
     def follow_figures(self) -> None:
         """Track the files to which figures are saved, so that a figure and its file aren't both displayed."""

@@ -49,6 +49,7 @@ class ExecutionEnvironment:
             "inspect": proxies.show_asynchronous,
             "warnings": self.calls.unawaited.follow_coroutines,
             "matplotlib.figure": self.shower.follow_figures,
+            "matplotlib.pyplot": self.shower.follow_pyplot,
         }
         for name in [name for name in self._prepared if name in sys.modules]:
             self._prepared.pop(name)()

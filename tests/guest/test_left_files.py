@@ -205,6 +205,20 @@ async def test_documents_are_kept_and_named_and_tables_are_compact_text(bilingua
         assert (page.text, page.mime_type) == ("<!DOCTYPE html><p>", "text/html")
 
 
+async def test_floats_of_a_table_that_differ_look_different(sandboxes):
+    record = await sandboxes.run(
+        """
+display([{"sum": 1234567.89, "lat": 48.1374327, "third": 1 / 3, "small": 2.5e-9, "n": 1.0, "none": float("nan")},
+         {"sum": 1234568.12, "lat": 48.13743271, "third": 2.0, "small": 0.0, "n": 10**20, "none": None}])
+"""
+    )
+    assert [line.split() for line in lines(record)] == [
+        ["sum", "lat", "third", "small", "n", "none"],
+        ["1234567.89", "48.1374327", "0.333333", "2.5e-09", "1.0", "NaN"],
+        ["1234568.12", "48.13743271", "2.0", "0.0", "100000000000000000000", "None"],
+    ]
+
+
 async def test_a_document_that_is_not_kept_is_said_to_be_not_and_a_large_one_is_whole(bilingual):
     code = {
         "python": """
