@@ -574,13 +574,34 @@ async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandbox
     async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
         await bridge.run("x = 1", session="s")
         await bridge.run("import time; print(time.time_ns())", session="s")
-        assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "session_lost"
+        error = await refused(bridge.run, "x", session="t", fork="s@2", key=key)
+        assert (error.code, error.details["session"], error.details["cell"]) == ("session_lost", "s", 2)
+        assert "The session 't' can't be made as a fork: the cell 2 of 's' (" in error.message
+        assert ("'s' is as it was" in error.hint, "end_session" in error.hint) == (True, False)
+        assert (await bridge.run("x", session="s")).session == {"name": "s", "cell": 3}, "which has its sandbox"
+        if key is None:
+            assert [row["name"] for row in await bridge.listed_sessions()] == ["s"]
+            assert (await bridge.run("1", session="t")).session == {"name": "t", "cell": 1}
+            assert (await refused(bridge.run, "x", session="t", fork="s@2")).code == "session_exists"
+            await bridge.end_session("t")
         fork = await bridge.run("x", session="t", fork="s@1")
         assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
         if key is not None:
             # The one that its key had begun has no place any more.
             assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "not_suspended"
         assert (await refused(bridge.run, "x", session="t", fork="s@1")).code == "session_exists"
+
+
+async def test_a_fork_that_is_lost_with_a_cell_of_its_origin_is_told_by_its_own_name(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("import shutil; print(shutil.disk_usage('/workspace').total)", session="s")
+        assert (await bridge.run("x", session="t", fork="s")).value == "1"
+    async with sandboxes.open(workspace_size=32 << 20) as bridge:
+        error = await refused(bridge.run, "x", session="t")
+        assert "the session 't' is lost from the cell 2 of 's' (" in error.message
+        assert "fork='s@1'" in error.hint
+        assert "end_session('t')" in error.hint
 
 
 async def test_a_fork_that_is_made_again_is_not_given_what_came_of_the_first_one(sandboxes):

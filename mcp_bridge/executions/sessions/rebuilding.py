@@ -22,7 +22,7 @@ from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
-from mcp_bridge.executions.sessions.sessions import chain, left_by, lost_at, why_lost
+from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,6 +159,14 @@ class Rebuilding(Generic[S]):
         Raises:
             BridgeError: `session_lost`, `session_not_rebuilt`; as `RunIn`.
         """
+        try:
+            return await self._rebuild(active, cell)
+        except SessionLostError as exc:
+            before = await self._lifecycle.store.execution(cell.previous, self._principal)
+            origin = None if before is None else Cell.of(before)
+            raise exc.for_fork(cell.session, is_made=origin is None or origin.session == cell.session) from None
+
+    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
         limits, began = self._settings.sessions, time.monotonic()
         cells = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
         if cells and not limits.rebuild:
