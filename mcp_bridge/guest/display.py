@@ -192,10 +192,14 @@ class Display:
             self._left = LeftFiles(self._keep)
         return self._left
 
-    def keep_left_files(self) -> None:
-        """Keep what is in /workspace/out, at the end of a script or a cell."""
+    def keep_left_files(self, seconds: float | None = None) -> None:
+        """Keep what is in /workspace/out, at the end of a script or a cell.
+
+        Args:
+            seconds: How long that may take; None for no bound.
+        """
         if _is_used(OUT):
-            self._left_files().keep_all()
+            self._left_files().keep_all(seconds)
 
     def show(self, value: Any) -> str | None:
         """The last expression's value as text: its `repr`, bounded; None for None or if a rich form was displayed."""
