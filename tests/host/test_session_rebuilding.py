@@ -316,6 +316,29 @@ async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sid
         assert await sandboxes.containers(), "the fork's"
 
 
+async def test_addresses_threads_and_standard_error_may_differ(bilingual):
+    cell = {
+        "python": """
+import sys, threading, time
+class Picture:
+    def __repr__(self): return f"<Picture at 0x{id(self):X}>"
+print(time.time_ns(), file=sys.stderr)
+thread = threading.Thread(target=lambda: print(threading.current_thread()))
+thread.start()
+thread.join()
+print(threading.main_thread(), Picture())
+Picture()
+""",
+        "javascript": "console.error(performance.now(), Date.now())",
+    }
+    async with bilingual.open() as opened:
+        first = await opened.run(cell, session="s")
+        assert first.status == "success", first.error
+        put_away(opened.bridge)
+        again = await opened.run({"python": "1", "javascript": "1"}, session="s")
+        assert (again.value, again.session["rebuilt"]) == ("1", 1)
+
+
 async def test_a_cell_that_makes_another_call_stops_the_rebuilding_and_the_call_is_not_made(sandboxes, effects):
     server, path, made = effects
     async with sandboxes.open(server) as bridge:

@@ -44,6 +44,10 @@ MAX_LOOKED = 4
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
 
+_COMPARED = ("status", "exit_code", "stdout", "value")
+"""The fields of a cell's record that are compared whole. Standard error isn't: progress bars and log lines have the
+time in them, and say nothing of what the cell has left."""
+
 _LIMITS = {
     "timeout": "Try again when the machine is less busy. The operator can raise max_timeout.",
     "out_of_memory": "The operator can raise memory.",
@@ -71,9 +75,8 @@ class RecordedCell(NamedTuple):
     def difference(self, now: ExecutionRecord) -> Difference | None:
         """The first difference between the cell's record and what it has done now."""
         values = self.active.gate.values
-        return difference(
-            self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, without_addresses
-        )
+        was, script = self.stored.record or {}, self.active.script
+        return difference(self.entries, was, script, now, values.values_behind, without_addresses, _COMPARED)
 
 
 class SessionSandbox(Protocol):
