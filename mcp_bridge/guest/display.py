@@ -192,10 +192,14 @@ class Display:
             self._left = LeftFiles(self._keep)
         return self._left
 
-    def keep_left_files(self) -> None:
-        """Keep what is in /workspace/out, at the end of a script or a cell."""
+    def keep_left_files(self, seconds: float | None = None) -> None:
+        """Keep what is in /workspace/out, at the end of a script or a cell.
+
+        Args:
+            seconds: How long that may take; None for no bound.
+        """
         if _is_used(OUT):
-            self._left_files().keep_all()
+            self._left_files().keep_all(seconds)
 
     def show(self, value: Any) -> str | None:
         """The last expression's value as text: its `repr`, bounded; None for None or if a rich form was displayed."""
@@ -220,7 +224,10 @@ class Display:
         return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
-        """Display matplotlib's open figures, as a notebook does at the end of a cell, except those already shown."""
+        """Display matplotlib's open figures and close them, as a notebook does at the end of a cell.
+
+        Those that were shown already aren't displayed again.
+        """
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             numbers = pyplot.get_fignums()
@@ -231,6 +238,20 @@ class Display:
                 if self._sent.isdisjoint(self._saved.get(figure, ())):
                     self.display(figure)
             pyplot.close("all")
+
+    def follow_pyplot(self) -> None:
+        """Have `pyplot.show` display the open figures and close them, as in a notebook: what is drawn then is new."""
+        import functools
+
+        pyplot = sys.modules["matplotlib.pyplot"]
+        plain, home = pyplot.show, os.getpid()
+
+        @functools.wraps(plain)
+        def show(*args: Any, **kwargs: Any) -> Any:
+            # A forked process has no channel.
+            return self.show_figures() if os.getpid() == home else plain(*args, **kwargs)
+
+        pyplot.show = show  # type: ignore[attr-defined]
 
     def follow_figures(self) -> None:
         """Track the files to which figures are saved, so that a figure and its file aren't both displayed."""

@@ -17,6 +17,9 @@ SITE_PACKAGES = "/opt/site-packages"
 SAFE_VALUE_CHARS = 1_000_000
 """A value of this length fits into a frame, whatever its characters."""
 
+INTERRUPTED_SECONDS = 2.0
+"""How long a cell whose time is up may take to keep its files. The host ends it after four."""
+
 
 class ExecutionEnvironment:
     """The environment of a script, or of a session's cells.
@@ -49,6 +52,7 @@ class ExecutionEnvironment:
             "inspect": proxies.show_asynchronous,
             "warnings": self.calls.unawaited.follow_coroutines,
             "matplotlib.figure": self.shower.follow_figures,
+            "matplotlib.pyplot": self.shower.follow_pyplot,
         }
         for name in [name for name in self._prepared if name in sys.modules]:
             self._prepared.pop(name)()
@@ -109,10 +113,11 @@ class ExecutionEnvironment:
         if error and error["type"] != "NotAwaitedError" and (note := self.calls.unawaited.unawaited_note()):
             error["message"] += f" ({note})"
             error["traceback"] += f"\n({note})"
-        if error is None or error["type"] != "KeyboardInterrupt":
-            # Whatever is wrong with these, it isn't the script's end. A cell whose time is up has none left for them.
+        # Whatever is wrong with these, it isn't the script's end. A cell whose time is up has little left for them.
+        is_interrupted = error is not None and error["type"] == "KeyboardInterrupt"
+        if not is_interrupted:
             runner.guarded(self.shower.show_figures)
-            runner.guarded(self.shower.keep_left_files)
+        runner.guarded(lambda: self.shower.keep_left_files(INTERRUPTED_SECONDS if is_interrupted else None))
         self._capture.finish()
         try:
             self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))

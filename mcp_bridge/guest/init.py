@@ -39,6 +39,10 @@ comes. Many a script is over by then, and has the processors to itself."""
 GRACE_SECONDS = 1.0
 """How long the guest may take to exit by itself after the host has closed the channel."""
 
+OUT = "/workspace/out"
+MAX_LEFT_FILES = 1000
+"""Names that are looked at there."""
+
 PR_SET_DUMPABLE = 4
 
 OOM_KILLS = (
@@ -330,12 +334,33 @@ def _end(child: int, code: int, signum: int, left: UnsentOutput) -> NoReturn:
     if child:
         os.waitpid(child, 0)
     left.send()
+    files = _left_files() if code else 0
     if left.counts_memory:
-        _report(InitExited(code, signum, _count(OOM_KILLS), _limit_hits()))
+        _report(InitExited(code, signum, _count(OOM_KILLS), _limit_hits(), files))
     else:
-        _report(InitExited(code, signum, -1))
+        _report(InitExited(code, signum, -1, left_files=files))
     # Exit status 137 of process 1 would tell the engine that the kernel killed it for memory.
     os._exit(sandbox_exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
+
+
+def _left_files() -> int:
+    """How many files are in `OUT`, of the first names there."""
+    found = looked = 0
+    waiting = [OUT]
+    while waiting and looked < MAX_LEFT_FILES:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    looked += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        found += 1
+                    if looked >= MAX_LEFT_FILES:
+                        break
+        except OSError:
+            pass  # It isn't there, or can't be read.
+    return found
 
 
 def _base64(data: bytes) -> str:

@@ -596,6 +596,9 @@ class Bridge:
                 else:
                     break
         except BridgeError:
+            if fork is not None:
+                with anyio.CancelScope(shield=True), suppress(BridgeError):
+                    await self.sessions.forget_unmade_fork(name.name)
             await self._end_unless_kept(name)
             raise
         except BaseException:

@@ -386,7 +386,7 @@ class HostChannel:
             request.scope.cancel()
 
     def interrupt(self, execution: str, error: BridgeError) -> None:
-        """Interrupt a session's cell: as `refuse`, but the guest is told, and its result is still taken.
+        """Interrupt a session's cell: as `refuse`, but the guest is told, and its result and files are still taken.
 
         May be called again: a script can hold off an interruption.
 
@@ -394,7 +394,9 @@ class HostChannel:
             execution: The cell's execution.
             error: What requests are answered with from now on.
         """
-        self.refuse()
+        if self._interruption is None:
+            # Not again: the guest may keep files by now.
+            self.refuse()
         self._interruption = error
         self.notify(messages.ExecutionInterrupt(execution))
 
@@ -523,9 +525,10 @@ class HostChannel:
         self._tenant.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         await self._turn()
         self.moved_at = time.monotonic()
-        if self._interruption is not None:
-            self._writer.post(jsonrpc.encode(error_response(number, self._interruption)))
-        if self._refusing:
+        keeps_file = self._interruption is not None and isinstance(params, messages.ArtifactWrite)
+        if self._refusing and not keeps_file:
+            if self._interruption is not None:
+                self._writer.post(jsonrpc.encode(error_response(number, self._interruption)))
             return None
         if number in self.requests:
             raise WireError("bad_params", f"two requests under way have the id {number}", excerpt(line))

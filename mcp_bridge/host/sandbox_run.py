@@ -555,6 +555,8 @@ class SandboxRun:
             record.error = BridgeError("sandbox_lost", message).record()
         else:
             self._died(record, self._exit_status)
+        if self._exited is not None and self._exited.left_files > 0 and record.status not in _GOES_ON:
+            record.notices.append(_files_lost(self._exited.left_files))
         return record
 
     def _died(self, record: ExecutionRecord, exit_status: ExitStatus | None) -> None:
@@ -602,6 +604,17 @@ _SAID = {
     sandbox_exits.BAD_FRAME: "The sandbox could not read what the bridge sent.",
     sandbox_exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
 }
+_GOES_ON = frozenset({"suspended", "sandbox_lost"})
+"""How a run ends that is run again, with its files."""
+
+
+def _files_lost(count: int) -> str:
+    return (
+        f"{count} file{'' if count == 1 else 's'} in /workspace/out went with the sandbox: they are kept when a script"
+        " ends by itself, and artifact(path) keeps one at once"
+    )
+
+
 _SPOKEN_BY_STATUS = {*_SAID, sandbox_exits.OLD_PYTHON}
 
 _SEVERED = "was lost by its engine (its client was killed, or its monitor)"

@@ -167,7 +167,7 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     """Read one resource.
 
     Raises:
-        BridgeError: `unknown_artifact`, `unknown_output`, `unknown_trace`, `unknown_program`.
+        BridgeError: `unknown_artifact`, `unknown_output`, `unknown_trace`, `unknown_program`; `bad_argument`.
     """
     scheme, _, rest = uri.partition("://")
     rest = unquote(rest).rstrip("/")
@@ -181,6 +181,10 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
         return _json(uri, (await bridge.programs.library.find(rest, bridge.principal.name)).program.data)
     if scheme == OUTPUT_SCHEME:
         return await _output(bridge, uri)
+    if scheme != ARTIFACT_SCHEME:
+        raise BridgeError(
+            "unknown_artifact", f"There is no resource {uri[:200]!r}.", hint="resources/list has those that there are."
+        )
     data = await bridge.own_files.read(uri)
     return await on_thread(_artifact, data, uri, bridge.settings.max_output_chars)
 
@@ -201,9 +205,14 @@ async def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
     address, _, query = uri.partition("?")
     execution, _, name = address.partition("://")[2].partition("/")
     start = query.removeprefix("start=") if query else "0"
-    number = int(start) if start.isascii() and start.isdigit() and len(start) < MAX_DIGITS else -1
+    if not (start.isascii() and start.isdigit() and len(start) < MAX_DIGITS):
+        raise BridgeError(
+            "bad_argument",
+            f"{query[:50]!r} is no position in an output.",
+            hint="Write ?start= and the number of a byte, as the end of the part before it says.",
+        )
     most = bridge.settings.max_output_chars - NEXT_CHARS
-    text, following = await bridge.own_files.read_output(execution, name, number, most)
+    text, following = await bridge.own_files.read_output(execution, name, int(start), most)
     if following is not None:
         text += f"\n[… goes on: {address}?start={following} …]"
     return types.TextResourceContents(uri=uri, text=text, mime_type="text/plain")

@@ -514,13 +514,15 @@ class InitExited(NamedTuple):
     """The guest's process has ended.
 
     `oom_kills` counts processes that the kernel killed for memory, `limit_hits` how often the sandbox's own limit was
-    reached: if it never was, the host was out of memory. -1 if unknown.
+    reached: if it never was, the host was out of memory. -1 if unknown. `left_files` are in /workspace/out, where it
+    hasn't ended by itself.
     """
 
     code: int
     signal: int
     oom_kills: int
     limit_hits: int = -1
+    left_files: int = 0
 
 
 METHODS: dict[str, type[Any]] = {

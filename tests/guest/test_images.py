@@ -145,6 +145,96 @@ async def test_an_image_that_is_too_large_is_said_with_the_line_to_write(sandbox
     assert kinds(record) == ["text/plain"]
 
 
+ALONE = """
+import matplotlib.pyplot as plt
+plt.bar([1, 2], [1, 2]); plt.title("B")
+"""
+
+SHOWS = """
+import matplotlib.pyplot as plt
+plt.plot([1, 3]); plt.title("A")
+print(len(plt.get_fignums()), end=" "); plt.show(); print(len(plt.get_fignums()))
+plt.bar([1, 2], [1, 2]); plt.title("B")
+print(len(plt.get_fignums()), end=" "); plt.show(block=False); print(len(plt.get_fignums()))
+plt.show()
+plt.plot([5, 4]); plt.title("left open")
+print(len(plt.get_fignums()))
+"""
+"""Three figures, of which the second is the one that `ALONE` draws."""
+
+TABLES = """
+import pandas as pd
+rows = pd.DataFrame({"g": ["a", "b", "a"], "h": ["u", "v", "v"], "n": [1.5, 2.5, 11247.75]})
+display(
+    pd.DataFrame({"lat": [48.1374327], "epoch": [1767225600.5], "pct": [0.99999999]}),
+    pd.DataFrame({"n": [1234567.89, 1234568.12], "third": [1 / 3, 2 / 3], "small": [1e-7, 1.0], "t": ["x", None]}),
+    pd.DataFrame({"near": [0.25, 0.250000000001], "e": [float("nan"), float("inf")], "na": [pd.NA, 1]}),
+    rows.groupby("g")["n"].agg(["sum"]),
+    pd.crosstab(rows.g, rows.h),
+    rows.groupby(["g", "h"]).agg({"n": ["sum", "max"]}),
+    pd.DataFrame({"d": [1.0, 2.0]}, index=pd.date_range("2026-01-01", periods=2)),
+    pd.DataFrame({"t": pd.to_datetime(["2026-01-01 00:00", "2026-01-01 12:30"])}),
+    pd.DataFrame({"a": []}),
+)
+with pd.option_context("display.max_rows", 4, "display.precision", 2):
+    display(pd.DataFrame({"x": [number / 3 for number in range(10)]}))
+with pd.option_context("display.float_format", "{:,.1f}".format):
+    display(pd.DataFrame({"x": [1234567.891]}))
+"""
+
+TABLES_SHOWN = """\
+   lat        epoch         pct
+0  48.137433  1767225600.5  0.99999999
+   n           third     small  t
+0  1234567.89  0.333333  1e-07  x
+1  1234568.12  0.666667  1.0    NaN
+   near            e    na
+0  0.25            NaN  <NA>
+1  0.250000000001  inf  1
+g  sum
+a  11249.25
+b  2.5
+h  u  v
+g
+a  1  1
+b  0  1
+      n         n
+g  h  sum       max
+a  u  1.5       1.5
+a  v  11247.75  11247.75
+b  v  2.5       2.5
+            d
+2026-01-01  1.0
+2026-01-02  2.0
+   t
+0  2026-01-01 00:00:00
+1  2026-01-01 12:30:00
+  a
+   x
+0  0.00
+1  0.33
+…
+8  2.67
+9  3.00
+[10 rows, 1 columns]
+   x
+0  1,234,567.9
+"""
+
+
+async def shows_end_figures_and_tables_are_true(bridge):
+    for session in (None, "shows"):
+        record = await bridge.run(SHOWS, session=session)
+        assert (record.status, kinds(record)) == ("success", ["image/png"] * 3), record.error
+        assert len(set(image_sizes(record))) == 3
+        assert record.stdout.decode() == "1 0\n1 0\n1\n"
+        assert record.stderr == b"", "no word of a backend that shows nothing"
+        assert record.displays[1]["image/png"] == (await bridge.run(ALONE)).displays[0]["image/png"]
+    await bridge.end_session("shows")
+    tables = await bridge.run(TABLES)
+    assert printed(tables) == TABLES_SHOWN, tables.error
+
+
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(500)
 async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, setup):
@@ -197,7 +287,7 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, se
             "plt.close('all')\nimport pandas as pd\ndisplay(pd.DataFrame({'name': ['a', 'b'], 'n': [1, 2.5]}))\n"
             "pd.DataFrame({'n': range(100)})"
         )
-        assert table.stdout.decode() == "   name  n\n0  a     1\n1  b     2.5\n"
+        assert table.stdout.decode() == "   name  n\n0  a     1.0\n1  b     2.5\n"
         rows = table.value.splitlines()
         assert (rows[0], rows[1].split(), rows[26], rows[-1]) == ("    n", ["0", "0"], "…", "[100 rows, 1 columns]")
         failed = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nraise ValueError")
@@ -205,6 +295,7 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, se
         many = await shown("for number in range(24): plt.figure().text(0.5, 0.5, str(number))")
         assert len(kinds(many)) == 20
         assert many.stdout.decode() == "[5 more open figures: display(figure) shows one]\n"
+        await shows_end_figures_and_tables_are_true(bridge)
         cell = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])", session="s")
         assert kinds(cell) == ["image/png"]
         assert kinds(await bridge.run("1", session="s")) == []

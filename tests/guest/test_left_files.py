@@ -114,6 +114,43 @@ open("/workspace/out/c", "wb").write(bytes(10))
         assert "more than 1000 files" in record.stderr.decode()
 
 
+LEFT = "open('/workspace/out/a.csv', 'w').write('partial'); open('/workspace/out/b.csv', 'w').write('x')\n"
+
+TAKEN = {
+    "time-out": ("while True: pass", "timeout"),
+    "no memory left": ("b = b'x' * (2 << 30)\nb", "out_of_memory"),
+    "exit": ("import os; os._exit(3)", "killed"),
+}
+
+
+@pytest.mark.parametrize("end", TAKEN)
+async def test_files_that_go_with_the_sandbox_are_counted_in_a_notice(sandboxes, end):
+    code, status = TAKEN[end]
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(LEFT + f"artifact('/workspace/out/b.csv', 'kept.csv')\n{code}", timeout=1)
+        assert (record.status, [row["name"] for row in record.artifacts]) == (status, ["kept.csv"]), record.error
+        assert any(notice.startswith("2 files in /workspace/out went with the sandbox") for notice in record.notices)
+        record = await bridge.run(code, timeout=1)
+        assert (record.status, [notice for notice in record.notices if "/workspace/out" in notice]) == (status, [])
+
+
+async def test_a_cell_that_is_interrupted_keeps_its_own_files_and_the_next_one_does_not(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"{LEFT}while True: pass", session="s", timeout=1)
+        assert (record.status, record.session.get("interrupted")) == ("timeout", True)
+        assert kept(record) == {"a.csv": digest(b"partial"), "b.csv": digest(b"x")}
+        assert not any("/workspace/out" in notice for notice in record.notices)
+        record = await bridge.run("open('/workspace/out/c.csv', 'w').close()", session="s")
+        assert kept(record) == {"c.csv": digest(b"")}
+        many = "for number in range(1003): open(f'/workspace/out/f{number:04}', 'w').close()"
+        record = await bridge.run(many)
+        assert len(record.artifacts) == 1000
+        assert record.stderr.decode().splitlines() == [
+            "[not kept: /workspace/out/f1000: there are more than 1000 files]",
+            "[not kept: 2 more files of /workspace/out]",
+        ]
+
+
 async def test_a_cell_keeps_what_is_new_or_has_changed(sandboxes):
     async with sandboxes.open() as bridge:
 
@@ -203,6 +240,20 @@ async def test_documents_are_kept_and_named_and_tables_are_compact_text(bilingua
         sung, page = [await resources.read(opened.bridge, f"{uri}-{name}") for name in ("6.mp3", "3.html")]
         assert (base64.b64decode(sung.blob), sung.mime_type) == (b"sung", "audio/mpeg")
         assert (page.text, page.mime_type) == ("<!DOCTYPE html><p>", "text/html")
+
+
+async def test_floats_of_a_table_that_differ_look_different(sandboxes):
+    record = await sandboxes.run(
+        """
+display([{"sum": 1234567.89, "lat": 48.1374327, "third": 1 / 3, "small": 2.5e-9, "n": 1.0, "none": float("nan")},
+         {"sum": 1234568.12, "lat": 48.13743271, "third": 2.0, "small": 0.0, "n": 10**20, "none": None}])
+"""
+    )
+    assert [line.split() for line in lines(record)] == [
+        ["sum", "lat", "third", "small", "n", "none"],
+        ["1234567.89", "48.1374327", "0.333333", "2.5e-09", "1.0", "NaN"],
+        ["1234568.12", "48.13743271", "2.0", "0.0", "100000000000000000000", "None"],
+    ]
 
 
 async def test_a_document_that_is_not_kept_is_said_to_be_not_and_a_large_one_is_whole(bilingual):

@@ -596,6 +596,50 @@ print(open("/workspace/in/a").read())
         assert lines(await bridge.run(code, timeout=10)) == ["7", "a"]
 
 
+async def test_who_can_not_fetch_an_input_is_told_to_have_it_fetched_before(sandboxes, data):
+    data.write("a.txt", "a")
+    data.write("b.txt", "b")
+    open_in_c = """
+import ctypes, errno, os
+path = "/workspace/in/a.parquet"
+os.stat(path)
+def read_table(path):
+    if ctypes.CDLL(None).open(path.encode(), 0) < 0:
+        raise OSError(f"[Errno 13] Failed to open local file '{path}'. Detail: [errno 13] Permission denied")
+    return "read"
+"""
+    in_pool = """
+import multiprocessing
+def first(number):
+    return open("/workspace/in/b").read()
+def all():
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(first, range(2))
+"""
+    async with sandboxes.open(governance=data.governed(**{"a.parquet": "a.txt"}, b="b.txt")) as bridge:
+        record = await bridge.run(f"{open_in_c}read_table(path)")
+        assert "write `await runtime.input('a.parquet')` before" in record.error["message"]
+        assert (await bridge.run(f"{open_in_c}read_table(await runtime.input('a.parquet'))")).value == "'read'"
+        record = await bridge.run(f"{in_pool}all()")
+        assert "write first: runtime.input('b')" in record.error["message"]
+        assert (await bridge.run(f"{in_pool}await runtime.input('b')\nall()")).value == "['b', 'b']"
+
+
+async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines(sandboxes, data):
+    data.write("tree/a", "a")
+    for number in range(30):
+        (data.folder / "tree" / f"link{number:02}").symlink_to("a")
+    async with sandboxes.open(governance=data.governed(tree="tree")) as bridge:
+        record = await bridge.run(
+            "import os\nprint(os.listdir('/workspace/in/tree'))\nprint(len(runtime.files('tree')))"
+        )
+        assert lines(record) == ["['a']", "1"]
+        told = record.stderr.decode().splitlines()
+        assert len(told) == 4, told
+        assert all(line.startswith("[not handed in: tree/link") for line in told[:3])
+        assert told[3] == "[not handed in: 27 more of tree]"
+
+
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
     data.write("a.txt", "x" * 3_000_000)
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:

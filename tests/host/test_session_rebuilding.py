@@ -1,5 +1,6 @@
 """Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
 
+import ast
 import sys
 import time
 
@@ -121,6 +122,41 @@ async def test_fifty_cells_are_rebuilt_equal_after_every_kind_of_loss_and_no_eff
             await until(lambda: not bridge._shared.live_sessions.idle)
         assert (await cell(bridge, texts["effect"].replace("N", "more"))).status == "success"
         assert made() == [*expected, "more"]
+
+
+FORKS = """
+import multiprocessing, os, random, secrets, tempfile, uuid
+def drawn(*_):
+    return [str(uuid.uuid4()), secrets.token_hex(8), os.urandom(8).hex(), random.random(), random.SystemRandom().random()]
+def forked(depth):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        inner = forked(depth - 1) if depth else []
+        os.write(writer, repr([*inner, drawn()]).encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as file:
+        return eval(file.read())
+"""
+
+
+async def test_forked_processes_draw_numbers_of_their_own_and_the_same_in_every_rebuilding(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run(FORKS, session="s")
+        code = "all = [*forked(1), *forked(0), drawn(), *forked(0), drawn()]\nfor row in all: print(row)"
+        first = await bridge.run(code, session="s")
+        rows = [ast.literal_eval(line) for line in printed(first).splitlines()]
+        assert len(rows) == 6
+        assert all(len(set(column)) == len(rows) for column in zip(*rows, strict=True)), rows
+        put_away(bridge)
+        again = await bridge.run("for row in all: print(row)\ndrawn()", session="s")
+        assert (printed(again), again.session["rebuilt"]) == (printed(first), 2)
+        code = """
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    found = pool.map(drawn, range(8), chunksize=1)
+print(*(len({row[at] for row in found}) for at in range(5)))
+"""
+        assert printed(await bridge.run(code, session="s")).split() == ["8"] * 5
 
 
 BREAKS = {
@@ -278,6 +314,29 @@ async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sid
         fork = await bridge.run("x", session="t", fork="s@1")
         assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
         assert await sandboxes.containers(), "the fork's"
+
+
+async def test_addresses_threads_and_standard_error_may_differ(bilingual):
+    cell = {
+        "python": """
+import sys, threading, time
+class Picture:
+    def __repr__(self): return f"<Picture at 0x{id(self):X}>"
+print(time.time_ns(), file=sys.stderr)
+thread = threading.Thread(target=lambda: print(threading.current_thread()))
+thread.start()
+thread.join()
+print(threading.main_thread(), Picture())
+Picture()
+""",
+        "javascript": "console.error(performance.now(), Date.now())",
+    }
+    async with bilingual.open() as opened:
+        first = await opened.run(cell, session="s")
+        assert first.status == "success", first.error
+        put_away(opened.bridge)
+        again = await opened.run({"python": "1", "javascript": "1"}, session="s")
+        assert (again.value, again.session["rebuilt"]) == ("1", 1)
 
 
 async def test_a_cell_that_makes_another_call_stops_the_rebuilding_and_the_call_is_not_made(sandboxes, effects):
@@ -538,13 +597,34 @@ async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandbox
     async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
         await bridge.run("x = 1", session="s")
         await bridge.run("import time; print(time.time_ns())", session="s")
-        assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "session_lost"
+        error = await refused(bridge.run, "x", session="t", fork="s@2", key=key)
+        assert (error.code, error.details["session"], error.details["cell"]) == ("session_lost", "s", 2)
+        assert "The session 't' can't be made as a fork: the cell 2 of 's' (" in error.message
+        assert ("'s' is as it was" in error.hint, "end_session" in error.hint) == (True, False)
+        assert (await bridge.run("x", session="s")).session == {"name": "s", "cell": 3}, "which has its sandbox"
+        if key is None:
+            assert [row["name"] for row in await bridge.listed_sessions()] == ["s"]
+            assert (await bridge.run("1", session="t")).session == {"name": "t", "cell": 1}
+            assert (await refused(bridge.run, "x", session="t", fork="s@2")).code == "session_exists"
+            await bridge.end_session("t")
         fork = await bridge.run("x", session="t", fork="s@1")
         assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
         if key is not None:
             # The one that its key had begun has no place any more.
             assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "not_suspended"
         assert (await refused(bridge.run, "x", session="t", fork="s@1")).code == "session_exists"
+
+
+async def test_a_fork_that_is_lost_with_a_cell_of_its_origin_is_told_by_its_own_name(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("import shutil; print(shutil.disk_usage('/workspace').total)", session="s")
+        assert (await bridge.run("x", session="t", fork="s")).value == "1"
+    async with sandboxes.open(workspace_size=32 << 20) as bridge:
+        error = await refused(bridge.run, "x", session="t")
+        assert "the session 't' is lost from the cell 2 of 's' (" in error.message
+        assert "fork='s@1'" in error.hint
+        assert "end_session('t')" in error.hint
 
 
 async def test_a_fork_that_is_made_again_is_not_given_what_came_of_the_first_one(sandboxes):

@@ -101,7 +101,8 @@ def _read(file: str | None) -> str:
                 f"{file or 'standard input'} is longer than {most >> 20} MiB.",
                 hint="Name a file that holds the script; a script reads data with [files].",
             )
-        return data.decode("utf-8")
+        # As Python takes a file: a mark of the byte order may come first.
+        return data.decode("utf-8-sig")
     except OSError as exc:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.policy.secrets.known_values import Scalar
 
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
-"""An object's address, as its `repr` shows it: another in every process."""
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b|(?<=started )\d{9,20}(?=\)>)|(?<=started daemon )\d{9,20}(?=\)>)")
+"""An object's address, as its `repr` shows it: another in every process. A thread's shows its number, which is one."""
 
 _PYTHON = re.compile(r"\bpython3\.\d+")
 """Where a library is, as an error of an import has it: elsewhere with another version of Python."""

@@ -22,7 +22,7 @@ from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
@@ -127,6 +127,7 @@ def difference(
     now: ExecutionRecord,
     values_behind: Callable[[Any], Mapping[str, Scalar]],
     normal: Callable[[Any], Any] = lambda value: value,
+    compared: Collection[str] = COMPARED,
 ) -> Difference | None:
     """The first difference between a script's record and another run of it: a call, or a field of the record.
 
@@ -137,6 +138,7 @@ def difference(
         now: The run's record.
         values_behind: The values behind the references in a value.
         normal: Gives a field without what may differ.
+        compared: The fields.
     """
     last = entries[-1].sequence if entries else 0
     parted = script.course.of_ended() if now.status in OWN_END else script.course.divergence
@@ -149,7 +151,7 @@ def difference(
     if was is not None and now.error is not None and not is_same_error(was, now.error, values_behind):
         return Difference(last, None, "error", shown_error(was), shown_error(now.error))
     replayed = now.to_json()
-    for name in COMPARED:
+    for name in compared:
         # A sensitive value that the script itself generates gets another reference each time.
         before, after = normal(record.get(name)), normal(replayed.get(name))
         if not equal_by_values(before, after, values_behind([before, after])):

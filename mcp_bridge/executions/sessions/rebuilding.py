@@ -22,7 +22,7 @@ from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
-from mcp_bridge.executions.sessions.sessions import chain, left_by, lost_at, why_lost
+from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,6 +43,10 @@ MAX_LOOKED = 4
 
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
+
+_COMPARED = ("status", "exit_code", "stdout", "value")
+"""The fields of a cell's record that are compared whole. Standard error isn't: progress bars and log lines have the
+time in them, and say nothing of what the cell has left."""
 
 _LIMITS = {
     "timeout": "Try again when the machine is less busy. The operator can raise max_timeout.",
@@ -71,9 +75,8 @@ class RecordedCell(NamedTuple):
     def difference(self, now: ExecutionRecord) -> Difference | None:
         """The first difference between the cell's record and what it has done now."""
         values = self.active.gate.values
-        return difference(
-            self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, without_addresses
-        )
+        was, script = self.stored.record or {}, self.active.script
+        return difference(self.entries, was, script, now, values.values_behind, without_addresses, _COMPARED)
 
 
 class SessionSandbox(Protocol):
@@ -159,6 +162,14 @@ class Rebuilding(Generic[S]):
         Raises:
             BridgeError: `session_lost`, `session_not_rebuilt`; as `RunIn`.
         """
+        try:
+            return await self._rebuild(active, cell)
+        except SessionLostError as exc:
+            before = await self._lifecycle.store.execution(cell.previous, self._principal)
+            origin = None if before is None else Cell.of(before)
+            raise exc.for_fork(cell.session, is_made=origin is None or origin.session == cell.session) from None
+
+    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
         limits, began = self._settings.sessions, time.monotonic()
         cells = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
         if cells and not limits.rebuild:

@@ -122,6 +122,12 @@ class Sessions:
         origin = None if before is None else Cell.of(before)
         return origin is not None and origin.session == place.session
 
+    async def forget_unmade_fork(self, session: str) -> None:
+        """Free the name of a fork that was refused before it has done anything."""
+        head = await self._last(session)
+        if head is not None and await self._has_done_nothing(head) and not await self._has_begun(head):
+            await self._heads.remove(self._principal, head.id)
+
     async def no_room(self) -> BridgeError | None:
         """Why there can be no further session; or None."""
         heads = await self._heads.heads(self._principal)
@@ -398,39 +404,74 @@ def why_lost(stored: StoredExecution) -> str:
     return "it was interrupted when its time was up, and what it had done by then can't be done again"
 
 
-def lost_at(stored: StoredExecution, why: str, mend: str = "", **details: Any) -> BridgeError:
+class SessionLostError(BridgeError):
+    """A cell can't run again, so what goes on from it can't be rebuilt. `session_lost`.
+
+    Args:
+        stored: The cell.
+        place: Its place.
+        why: The reason: a clause.
+        mend: How it can be rebuilt all the same: a sentence; or nothing.
+        sides: Both sides, of a difference.
+        fork: The session that goes on from the cell, if that isn't its own.
+        is_made: Whether that session has cells of its own.
+    """
+
+    def __init__(
+        self,
+        stored: StoredExecution,
+        place: Cell,
+        why: str,
+        mend: str,
+        sides: dict[str, Any],
+        fork: str | None = None,
+        *,
+        is_made: bool = True,
+    ) -> None:
+        self._of = (stored, place, why, mend, sides)
+        name, before = place.session, place.number - 1
+        lost, reason = fork or name, why.removesuffix(".")
+        which = f"its cell {place.number}" if fork is None else f"the cell {place.number} of {name!r}"
+        earlier = f"A new session can go on from before it: fork={f'{name}@{before}'!r}." if before else ""
+        if is_made:
+            message = (
+                f"Without its sandbox, the session {lost!r} is lost from {which} ({stored.id}) on."
+                f" It can't be rebuilt past that cell: {reason}."
+            )
+            anew = f"To begin anew, end it: await runtime.end_session({lost!r})."
+        else:
+            message = (
+                f"The session {lost!r} can't be made as a fork: {which} ({stored.id}), of which it needs what it has"
+                f" left, can't be had again: {reason}."
+            )
+            anew = f"The session {name!r} is as it was, and the name {lost!r} is free."
+        hint = " ".join(filter(None, ["Nothing was done twice.", mend, earlier, anew]))
+        super().__init__(
+            "session_lost", message, hint=hint, session=name, cell=place.number, execution=stored.id, **sides
+        )
+
+    def for_fork(self, session: str, *, is_made: bool) -> SessionLostError:
+        """The same, where a session goes on from the cell that may not be the cell's own."""
+        return self if session == self._of[1].session else SessionLostError(*self._of, session, is_made=is_made)
+
+
+def lost_at(stored: StoredExecution, why: str, mend: str = "", **sides: Any) -> BridgeError:
     """The error for a session that can't be rebuilt past a cell.
 
     Args:
         stored: The cell.
         why: The reason: a clause.
         mend: How it can be rebuilt all the same: a sentence; or nothing.
-        details: Both sides, of a difference.
+        sides: Both sides, of a difference.
     """
     place = Cell.of(stored)
-    if place is None:
-        return BridgeError(
-            "session_lost",
-            f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
-            hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
-            **details,
-        )
-    before = place.number - 1
-    hints = [
-        "Nothing was done twice.",
-        mend,
-        f"A new session can go on from before it: fork={f'{place.session}@{before}'!r}." if before else "",
-        f"To begin anew, end it: await runtime.end_session({place.session!r}).",
-    ]
+    if place is not None:
+        return SessionLostError(stored, place, why, mend, sides)
     return BridgeError(
         "session_lost",
-        f"Without its sandbox, the session {place.session!r} is lost from its cell {place.number} ({stored.id}) on."
-        f" It can't be rebuilt past that cell: {why.removesuffix('.')}.",
-        hint=" ".join(filter(None, hints)),
-        session=place.session,
-        cell=place.number,
-        execution=stored.id,
-        **details,
+        f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
+        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        **sides,
     )
 
 

@@ -97,10 +97,21 @@ def _advice(exc: BaseException, world: World) -> str | None:
         return None
     if type(exc) is NameError:
         return undefined_names.unknown(exc.name, world) if failure.is_innermost else None
+    if (text := _unfetched(str(exc))) is not None:
+        return text
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, world))
     return None
+
+
+def _unfetched(said: str) -> str | None:
+    """Advice where a library, which opens files past Python, was refused one that isn't fetched."""
+    _, found, rest = said.partition("/workspace/in/")
+    if not found or "permission denied" not in said.lower():
+        return None
+    name = rest.partition("'")[0].partition('"')[0].partition("\n")[0]
+    return f"It isn't fetched yet: write `await runtime.input({name!r})` before; that gives its path."
 
 
 # --- types ---

@@ -99,9 +99,9 @@ def _installed_packages(world: World) -> str:
 def no_installing() -> str:
     """Explains why packages can't be installed, and who can install them."""
     return (
-        "pip isn't here: there is no network. Use the standard library, or `await runtime.install('NAME')` for what "
-        "the operator allows; the operator's settings "
-        '`profile = "data"` (numpy, pandas, matplotlib …) and `packages` bring more.'
+        "pip isn't here: there is no network. Use the standard library, or for what the operator allows "
+        "`packages=['NAME']` of the call, or `await runtime.install('NAME')` where nothing is compiled; the operator's "
+        'settings `profile = "data"` (numpy, pandas, matplotlib …) and `packages` bring more.'
     )
 
 

@@ -16,6 +16,9 @@ _SHELL = re.compile(
     r"\s*(?:\$\s+)?(?P<program>pip3?|uv|conda|npm|npx|node|python3?|bash|sh|sudo|apt|apt-get|ls|cd|cat|cp|mv|rm|mkdir|echo|"
     r"grep|find|curl|wget|git|docker)\s+(?![=.([])"
 )
+_HELP = re.compile(r"\?{1,2}(?P<before>[A-Za-z_][\w.]*)|(?P<after>[A-Za-z_][\w.]*)\?{1,2}")
+_ASSIGNED_MAGIC = re.compile(r"[A-Za-z_]\w*\s*=\s*[!%]")
+_CHANGED_FOLDER = re.compile(r"%cd\s+['\"]?(?P<path>[^'\"\s]+)")
 _DEF = re.compile(r"(?P<indent>\s*)(?P<async>async\s+)?def\s+(?P<name>\w+)")
 _COLON = re.compile(r"[(,]\s*(?P<name>[A-Za-z_]\w*)\s*:$")
 _NESTED = re.compile(r"""[fF]"[^"]*\{[^}"]*"|[fF]'[^']*\{[^}']*'""")
@@ -87,12 +90,20 @@ def _of_server(line: str, world: World) -> str | None:
 
 
 def _of_notebook(line: str) -> str | None:
-    start = line.lstrip()
+    start = line.strip()
+    if start.startswith(">>>"):
+        return "Send the code alone, without the prompt `>>>` and without what was printed."
+    if found := _HELP.fullmatch(start):
+        return f"This is no notebook: write `help({found['before'] or found['after']})`."
+    if found := _ASSIGNED_MAGIC.match(start):
+        start = start[found.end() - 1 :]
     if not start.startswith(("!", "%")):
         return None
     if re.match(r"[!%]+\s*(?:pip|conda|uv)\b", start):
         return packages.no_installing()
-    if start.startswith("!"):
+    if found := _CHANGED_FOLDER.match(start):
+        return f"This is no notebook: write `import os; os.chdir({found['path']!r})`."
+    if start.startswith(("!", "%%bash", "%%sh", "%%script")):
         return "There is no shell here: use Python, or an MCP server's tool (`await runtime.search('words')`)."
     return "This is no notebook: leave the line with `%` out."
 

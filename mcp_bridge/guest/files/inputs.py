@@ -21,6 +21,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _MISSING = frozenset({"unknown_input", "input_unavailable"})
 """Codes with which opening a path of `FOLDER` just finds nothing there."""
 
+MAX_TOLD = 3
+"""Most lines at once about what isn't handed in."""
+
 _KEPT_BYTES = 1 << 20
 """Room that is left free in /workspace when a file is written there."""
 
@@ -146,11 +149,17 @@ class Inputs:
             os.utime(path, (row["modified"], row["modified"]))
 
     def _tell(self, name: str, left_out: list[str]) -> None:
-        for what in left_out:
-            line = f"[not handed in: {name}/{what}]" if name else f"[not handed in: {what}]"
-            if line not in self._told:
-                self._told.add(line)
-                print(line, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
+        where = f"{name}/" if name else ""
+        new = [line for what in left_out if (line := f"{where}{what}") not in self._told]
+        self._told.update(new)
+        lines, rest = new[:MAX_TOLD], new[MAX_TOLD:]
+        if rest:
+            # The host itself may end with how many more there are.
+            last = rest[-1].removeprefix(where).removesuffix(" more")
+            count = len(rest) + (int(last) - 1 if last.isdigit() else 0)
+            lines.append(f"{count} more of {name}" if name else f"{count} more")
+        for line in lines:
+            print(f"[not handed in: {line}]", file=sys.stderr)  # noqa: T201  (what the script prints may be data)
 
     def on_event(self, event: str, args: tuple[Any, ...]) -> None:
         """An audit hook: have what is about to be opened in `FOLDER` there, and names that are about to be listed."""
@@ -191,8 +200,14 @@ class Inputs:
                 return
         if (exists(path) or flags & _WRITES) and not is_name:
             return
+        name = path[len(FOLDER) + 1 :]
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "the bridge can't be reached from a forked process, and this input isn't fetched yet;"
+                f" in the main process write first: runtime.input({name!r})"
+            )
         try:
-            self.fetch(path[len(FOLDER) + 1 :])
+            self.fetch(name)
         except MCPError as exc:
             if exc.code not in _MISSING:
                 raise

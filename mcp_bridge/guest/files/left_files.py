@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 import sys
+from time import monotonic
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.host_requests import MCPError, call_host
@@ -75,11 +76,17 @@ class LeftFiles:
         except (TypeError, ValueError):
             pass
 
-    def keep_all(self) -> None:
-        """Keep what is new or has changed; say on standard error what isn't kept."""
-        told = names = 0
+    def keep_all(self, seconds: float | None = None) -> None:
+        """Keep what is new or has changed; say on standard error what isn't kept.
+
+        Args:
+            seconds: How long that may take; None for no bound.
+        """
+        until = None if seconds is None else monotonic() + seconds
+        told = untold = names = 0
         used: dict[str, str] = {}
-        for path, entry in _walk():
+        files = _walk()
+        for path, entry in files:
             shown = path[len(FOLDER) + 1 :]
             try:
                 name = shown.replace("/", BETWEEN)
@@ -88,17 +95,20 @@ class LeftFiles:
                 names += 1
                 if names > MAX_FILES:
                     raise _LeftOutError(f"there are more than {MAX_FILES} files", is_last=True)
-                self._keep_one(path, name, entry)
+                self._keep_one(path, name, entry, until)
             except _LeftOutError as exc:
                 if told < MAX_TOLD:
                     print(f"[not kept: {FOLDER}/{_printable(shown)}: {exc}]", file=sys.stderr)  # noqa: T201
-                told += 1
+                    told += 1
+                else:
+                    untold += 1
                 if exc.is_last:
+                    untold += sum(following not in self._kept for following, _ in files)
                     break
-        if told > MAX_TOLD:
-            print(f"[not kept: {told - MAX_TOLD} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
+        if untold:
+            print(f"[not kept: {untold} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
 
-    def _keep_one(self, path: str, name: str, entry: Any) -> None:
+    def _keep_one(self, path: str, name: str, entry: Any, until: float | None) -> None:
         try:
             before = entry.stat(follow_symlinks=False)
             if not stat.S_ISREG(before.st_mode):
@@ -111,7 +121,7 @@ class LeftFiles:
                     raise _LeftOutError("it is no regular file")
                 if status.st_blocks * 512 + _HOLE_BYTES < status.st_size:
                     raise _LeftOutError(f"it is sparse: {status.st_size} bytes, most of which were never written")
-                self._keep(file, name)
+                self._keep(file if until is None else _Hurried(file, until), name)
                 self._kept[path] = key_of(status)
         except OSError as exc:
             raise _LeftOutError("it is a link" if exc.errno == errno.ELOOP else str(exc.strerror or exc)) from None
@@ -123,6 +133,19 @@ class _LeftOutError(Exception):
     def __init__(self, why: str, *, is_last: bool = False) -> None:
         super().__init__(why)
         self.is_last = is_last
+
+
+class _Hurried:
+    """A file that can be read until then."""
+
+    def __init__(self, file: Any, until: float) -> None:
+        self._file = file
+        self._until = until
+
+    def read(self, size: int) -> Any:
+        if monotonic() > self._until:
+            raise _LeftOutError("the time was up", is_last=True)
+        return self._file.read(size)
 
 
 def _walk() -> Iterator[tuple[str, Any]]:

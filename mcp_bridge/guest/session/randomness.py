@@ -2,7 +2,8 @@
 
 The system's randomness as Python has it (`os.urandom`, `secrets`, `uuid4`, `random`, NumPy's generators) becomes the
 output of a hash of the seed and a counter. The host makes the seed, from its system's randomness, for each session.
-What C libraries get from the kernel by themselves isn't replaced.
+A forked process has a seed of its own, of its parent's and of which fork it is: no two of them draw the same.
+What C libraries get from the kernel by themselves isn't replaced, and nothing in other programs.
 """
 
 import os
@@ -20,7 +21,7 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
     from hashlib import sha256
 
     lock = threading.Lock()
-    count = 0
+    count = forks = 0
 
     def urandom(size: int, /) -> bytes:
         nonlocal count
@@ -36,6 +37,19 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
     def getrandom(size: int, flags: int = 0) -> bytes:  # noqa: ARG001
         return urandom(size)
 
+    def before_fork() -> None:
+        nonlocal forks
+        # Held until both processes go on: another thread may draw, or fork.
+        lock.acquire()
+        forks += 1
+
+    def after_in_child() -> None:
+        nonlocal seed, count, forks
+        seed = sha256(b"".join([b"fork", seed, *(number.to_bytes(8, "big") for number in (count, forks))])).digest()
+        count = forks = 0
+        lock.release()
+
+    os.register_at_fork(before=before_fork, after_in_parent=lock.release, after_in_child=after_in_child)
     os.urandom = urandom
     if hasattr(os, "getrandom"):
         os.getrandom = getrandom
@@ -53,6 +67,8 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
         # The module's own generator was made before, and so was its method.
         random._inst.seed()  # noqa: SLF001
         random.seed = random._inst.seed  # noqa: SLF001
+        # Python seeds it in a forked process, from the kernel. Hooks of a child run in the order of their registration.
+        os.register_at_fork(after_in_child=random._inst.seed)  # noqa: SLF001
 
     if "random" in sys.modules:
         follow_random()

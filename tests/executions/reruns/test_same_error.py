@@ -18,6 +18,11 @@ SAME = {
     "itself": (error(), error()),
     "another traceback": (error(traceback="here"), error(traceback="there")),
     "an address": (error("<C object at 0x7f0123456789>"), error("<C object at 0x55aa01234567>")),
+    "an address in capitals": (error("<Image at 0x7F6C4B139210>"), error("<Image at 0x7F6C4B13A5F0>")),
+    "a thread": (
+        error("<_MainThread(MainThread, started 140119110187904)> <Thread(t, started daemon 140119110187905)>"),
+        error("<_MainThread(MainThread, started 139919110187904)> <Thread(t, started daemon 139919110187905)>"),
+    ),
     "recorded advice": (error("no\nwrite it otherwise"), error("no")),
     "recorded advice and a forgotten call": (
         error("no\nso (line 2: f(...) was never awaited, so it never ran; write: await f(...))"),

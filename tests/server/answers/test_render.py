@@ -421,9 +421,14 @@ async def test_a_cut_output_is_read_part_by_part_as_a_resource(tmp_path):
             uri = following.removesuffix(" …]")
         assert "".join(parts) == whole
         assert len(parts) > 4
-        for name in (f"{EXECUTION}/stderr", f"{EXECUTION}/../x", f"{EXECUTION}/stdout?start=-1", "zz/stdout", "/"):
+        for name in (f"{EXECUTION}/stderr", f"{EXECUTION}/../x", "zz/stdout", "/"):
             with pytest.raises(MCPError, match="is kept of the execution"):
                 await client.read_resource(f"output://{name}")
+        for start in ("start=-1", "start=x", "start=", "from=3"):
+            with pytest.raises(MCPError, match=f"'{start}' is no position in an output"):
+                await client.read_resource(f"output://{EXECUTION}/stdout?{start}")
+        with pytest.raises(MCPError, match="There is no resource 'foo://x'"):
+            await client.read_resource("foo://x")
 
 
 NOT_TEXT = b"\xff\xfe" + "é€𝄞".encode() * 500 + b"\xe2\x82" + bytes(range(256)) * 20 + "𝄞".encode()[:3]
@@ -491,7 +496,7 @@ async def test_an_output_is_read_from_any_byte_of_it_and_from_no_other(tmp_path)
         for start in (len(whole), len(whole) + 1, 10**14):
             assert await read(f"{uri}?start={start}") == ("", "", "")
         for start in (-1, 10**15, 1 << 62, 10**40, "", "1.5", "1e3", "+1", "%31", "٣", "0x1", "1&start=2"):
-            with pytest.raises(MCPError, match="is kept of the execution"):
+            with pytest.raises(MCPError, match="is no position in an output"):
                 await client.read_resource(f"{uri}?start={start}")
 
 
