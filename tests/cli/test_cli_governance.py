@@ -575,7 +575,7 @@ def test_the_policy_in_force_is_shown_whole(desk):
 
 def test_a_policy_that_cannot_be_is_an_error_of_check_with_file_and_line(desk):
     contradiction = (
-        '[[policy.rules]]\ntools = ["a.b"]\neffect = "allow"\n[[policy.rules]]\ntools = ["a.b"]\neffect = "deny"\n'
+        '[[policy.rules]]\ntools = ["a.b"]\neffect = "allow"\n[[policy.rules]]\ntools = ["a.b"]\neffect = "approve"\n'
     )
     for more, words in (
         (contradiction, "rule 1 is 'allow' for the same tools"),

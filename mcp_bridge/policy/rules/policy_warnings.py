@@ -77,7 +77,8 @@ def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterat
 
 def _outranks(other: Rule, rule: Rule, *, earlier: bool) -> bool:
     """Whether one of two rules for a tool always decides before the other can."""
-    if other is rule or (other.when is not None and other.effect != "program"):
+    is_narrower = other.when not in ({None, rule.when} if other.effect == "deny" else {None})
+    if other is rule or (is_narrower and other.effect != "program"):
         return False
     if other.effect == "deny":
         return earlier or rule.effect != "deny"

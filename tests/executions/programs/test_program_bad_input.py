@@ -641,9 +641,9 @@ POLICIES = {
     "nan cost": ("[policy.limits]\nmodel_cost_usd = nan", 3, ""),
     "bad glob": ("[[policy.rules]]\ntools = ['github']\neffect = 'deny'", 3, "github"),
     "both": (
-        "[[policy.rules]]\ntools = ['a.b']\neffect = 'deny'\n[[policy.rules]]\ntools = ['a.b']\neffect = 'allow'",
+        "[[policy.rules]]\ntools = ['a.b']\neffect = 'allow'\n[[policy.rules]]\ntools = ['a.b']\neffect = 'approve'",
         7,
-        "'allow', and rule 1 is 'deny' for the same tools",
+        "'approve', and rule 1 is 'allow' for the same tools",
     ),
     "bounded denial": ("[[policy.rules]]\ntools = ['a.b']\neffect = 'deny'\nmax_calls = 1", 5, "lets no calls through"),
     "program without programs": ("[[policy.rules]]\ntools = ['a.b']\neffect = 'program'", 2, "needs the programs"),
