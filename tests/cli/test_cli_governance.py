@@ -600,6 +600,7 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
         '[[policy.rules]]\ntools = ["local.look"]\neffect = "approve"\n'
         '[[policy.rules]]\ntools = ["githb.*", "local.lock"]\neffect = "deny"\n'
         '[[policy.rules]]\ntools = ["local.delete", "git.x"]\neffect = "deny"\nwhen = "1 == 1"\n'
+        '[[policy.rules]]\ntools = ["local.delete"]\neffect = "deny"\nwhen = "$nmae == \'x\'"\n'
     )
     shown = desk.run("policy", "check").out
     for words in (
@@ -608,6 +609,7 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
         "'githb.*' fits no server that is configured",
         "'local.lock' fits no tool of local",
         "it refers to no argument",
+        "no tool that it is for has an argument 'nmae': did you mean $name?",
     ):
         assert words in shown, shown
     assert "local.delete' fits no" not in shown
@@ -669,6 +671,20 @@ def test_which_rule_decides_a_call_is_explained(desk, arguments, first, decides)
     told = desk.run("policy", "explain", *arguments, "--json").json
     assert told["effect"] == first.partition(":")[0]
     assert len(told["rules"]) == 3
+
+
+@pytest.mark.parametrize("preset", ["open", "locked"])
+@pytest.mark.parametrize("value", ["vault://secret/tok", "it is vault://secret/tok", "vault://ref/abcdefgh23456777"])
+def test_a_call_with_a_secret_is_explained_as_it_is_decided(desk, preset, value):
+    effect, when = {"open": ("deny", "=="), "locked": ("allow", "!=")}[preset]
+    desk.configure(
+        f'[policy]\npreset = "{preset}"\n[[policy.rules]]\ntools = ["local.delete"]\neffect = "{effect}"\n'
+        f'when = "$name {when} \'abcdefgh\'"\n[secrets.tok]\nenv = "NOT_THERE"\ntools = ["local.delete"]\n'
+    )
+    ended = desk.run("policy", "explain", "local.delete", "--args", json.dumps({"name": value}))
+    assert ended.out.startswith("deny: local.delete"), ended.out
+    assert "its condition has no answer for these arguments (a part of the text isn't known)" in ended.out
+    assert desk.run("policy", "explain", "local.delete", "--args", '{"name": "other"}').out.startswith("allow")
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,68 @@ def test_a_rule_that_never_decides_is_warned_of(first, second, rule_number):
     assert f"it never decides a call: rule {3 - rule_number} (" in found[0]
 
 
+LISTED = {
+    "memory": [
+        (
+            ToolNames("memory", "create_entities", "memory", "create_entities"),
+            {
+                "type": "object",
+                "properties": {
+                    "entities": {"type": "array", "items": {"$ref": "#/$defs/Entity"}},
+                    "query": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                    "options": {"type": "object", "additionalProperties": {"type": "object", "properties": {"a": {}}}},
+                    "anything": {"description": "of any kind"},
+                    "elsewhere": {"$ref": "https://example.com/schema"},
+                },
+                "$defs": {"Entity": {"type": "object", "properties": {"name": {"type": "string"}}}},
+            },
+        ),
+        (
+            ToolNames("memory", "open", "memory", "open"),
+            {"type": "object", "additionalProperties": True, "properties": {}},
+        ),
+        (ToolNames("memory", "other", "memory", "other"), {"type": "object"}),
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("tools", "when", "said"),
+    [
+        (
+            "create_entities",
+            "$entitise != 1",
+            "no tool that it is for has an argument 'entitise': did you mean $entities?",
+        ),
+        ("create_entities", "'$entitise' != 'x'", "no tool that it is for has an argument 'entitise'"),
+        ("create_entities", "$entities.name == 'x'", "$entities has no 'name' in any tool that it is for"),
+        ("create_entities", "$entities[0].nmae == 'x'", "$entities.0 has no 'nmae' in any"),
+        ("create_entities", "$query.x == 'x'", "$query has no 'x' in any"),
+        ("create_entities", "$options.x.b == 'x'", "$options.x has no 'b' in any"),
+        ("create_entities", "$entities[0].name == 'x' and $entities.output == [] and $query.output == 'x'", None),
+        ("create_entities", "$options.x.a.b == 1 and $anything.x[0] == 1 and $elsewhere.x == 1", None),
+        ("create*", "$nothing", "no tool that it is for has an argument 'nothing'"),
+        ("open", "$nothing.of.it", None),
+        ("other", "$nothing.of.it", None),
+        ("*", "$entitise", None),
+    ],
+)
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+def test_a_condition_on_what_no_tool_takes_is_warned_of(tools, when, said, effect):
+    written = read({"preset": "locked", "rules": [rule(f"memory.{tools}", effect, when=when)]})
+    servers = {"memory": "memory", "silent": "silent"}
+    found = [str(each) for each in warnings(written, servers=servers, tools=LISTED)]
+    assert [text.split(": ")[0] for text in found] == (["policy rule 1, when"] if said else [])
+    assert said is None or said in found[0]
+    assert not warnings(written, servers=servers, tools={})
+
+
+def test_of_a_condition_for_tools_that_nobody_has_listed_nothing_is_said():
+    written = read({"preset": "locked", "rules": [rule("*.create_entities", "deny", when="$entitise")]})
+    assert not warnings(written, servers={"memory": "memory", "silent": "silent"}, tools=LISTED)
+    assert warnings(written, servers={"memory": "memory"}, tools=LISTED)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

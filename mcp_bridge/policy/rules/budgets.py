@@ -4,7 +4,8 @@ An effect's amounts are reserved before it starts, so that concurrent calls can'
 when they are known. What is counted in memory needs no locks: nothing awaits between a check and its count.
 
 No effect starts that would exceed a limit, but for one that undoes another (`regardless`). Usage beyond the reservation
-(a result's bytes, a model's tokens) is counted in full; if that exceeds a limit, the result is refused: `settle` raises.
+(a result's bytes, a model's tokens) is counted in full; if that exceeds a limit, the result is refused: `settle`
+raises.
 
 The usage of `local` is counted in memory, from the start of the bridge's process to its end: whoever starts it has such
 a limit begin anew. Another principal's is kept (`KeptUsages`), so that no restart gives it more. Several bridges may
