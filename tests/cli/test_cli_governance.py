@@ -698,6 +698,7 @@ def test_a_call_with_a_secret_is_explained_as_it_is_decided(desk, preset, value)
         ([""], ["unknown_tool"]),
         (["local.look", "--args", "[]"], ["bad_argument", "--args"]),
         (["local.look", "--args", "{"], ["bad_argument", "--args"]),
+        (["local.look", "--args", '{"a": [{"n": 1, "n": 2}]}'], ["bad_argument", "--args", "'n' is there twice"]),
         (["local.look", "--step", "look"], ["bad_argument", "--program"]),
         (["local.look", "--program", "nothing"], ["unknown_program"]),
         (["local.look", "--program", "clean", "--step", "nothing"], ["unknown_step", "Steps: look, ask, delete"]),

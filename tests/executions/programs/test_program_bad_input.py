@@ -707,7 +707,7 @@ FILES = {
     "python.yaml": ("!!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
     "own_tag.yaml": ("steps: !mine []\n", "could not determine a constructor"),
     "binary.yaml": ("steps: [{id: a, type: tool, tool: ok, args: {x: !!binary aGk=}}]\n", "args.x: a bytes"),
-    "date.yaml": ("steps: [{id: a, type: tool, tool: ok, args: {x: 2024-01-01}}]\n", "args.x: a date"),
+    "date.yaml": ("steps: [{id: a, type: tool, tool: ok, args: {x: !!timestamp 2024-01-01}}]\n", "args.x: a date"),
     "date.toml": ("name = 2024-01-01\nsteps = []\n", "name: a date"),
     "set.yaml": ("steps: !!set {a: null}\n", "steps: a set"),
     "number_as_a_name.yaml": ("1: 2\n", "a key is a int"),
