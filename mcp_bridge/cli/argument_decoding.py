@@ -26,13 +26,14 @@ def json_value(text: str, option: str) -> Any:
     Raises:
         BridgeError: `bad_argument`, which names the option.
     """
+    from mcp_bridge.governance.program_files import unique_names
     from mcp_bridge.kernel.values import ValueFaultError, normal
 
     source = text if text.startswith("@") else option
     if text.startswith("@"):
         text = _read(text[1:], option)
     try:
-        return normal(json.loads(text, parse_constant=_no_constant), "value")
+        return normal(json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique_names), "value")
     except ValueFaultError as exc:
         raise BridgeError("bad_argument", f"{option}: {exc}.") from None
     except RecursionError:

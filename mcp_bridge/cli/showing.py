@@ -93,6 +93,11 @@ def whole_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
+def hung(text: str) -> str:
+    """Others' text on as many lines as it needs; all but the first begin where no line of ours does."""
+    return text.replace("\n", "\n      ")
+
+
 def moment(seconds: float | None) -> str:
     """A time in the local time zone."""
     return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
@@ -152,7 +157,7 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
     """For each thing that a suspended execution waits for, a description and the command to type."""
     lines = []
     for row in waiting:
-        what = f"{row['step']} waits for "
+        what = f"{escape_name(row['step'])} waits for "
         match row["kind"]:
             case "approval":
                 words = f"approvals show {ident}.{row['effect']}"
@@ -162,7 +167,7 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
             case "program":
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)
-                lines.append(f"{what}the program {escape_invisible(str(row['name']))}: {shown}")
+                lines.append(f"{what}the program {escape_name(str(row['name']))}: {shown}")
                 lines += [f"  {line}" for line in next_steps(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
@@ -171,16 +176,16 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
                 until = f", until {moment(row['due'])}" if "due" in row else ""
                 lines.append(f"{what}the event {escape_name(row['name'])}{until}: {command(send, config)}")
             case kind:
-                name = f"the {'event' if kind == 'event' else 'outcome of'} {row['name']}"
+                name = f"the {'event' if kind == 'event' else 'outcome of'} {escape_name(row['name'])}"
                 lines.append(f"{what}{name}: {command(f'execution resume {ident} --payload JSON', config)}")
     return lines
 
 
 def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]:
     words = f"execution settle {ident} {row['effect']}"
-    tool = escape_invisible(row["tool"])
+    tool = escape_name(row["tool"])
     return [
-        f"{row['step']} is in doubt: {tool} may have been called, {moment(row['since'])}, with",
+        f"{escape_name(row['step'])} is in doubt: {tool} may have been called, {moment(row['since'])}, with",
         *_quoted(row["arguments"]),
         f"say what happened: {command(f'{words} --happened [--value JSON]', config)}",
         f"  or: {command(f'{words} --failed MESSAGE', config)}",
@@ -191,7 +196,8 @@ def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]
 def unresolved(record: Mapping[str, Any]) -> list[str]:
     """Calls that were in doubt when the execution ended or went on without them: nobody has settled them."""
     return [
-        f"{row['step']} was in doubt, and still is: {row['tool']} {short_value(row['arguments'])}"
+        f"{escape_name(row['step'])} was in doubt, and still is: "
+        f"{escape_name(row['tool'])} {short_value(row['arguments'])}"
         for row in record.get("unresolved", ())
     ]
 
@@ -199,7 +205,7 @@ def unresolved(record: Mapping[str, Any]) -> list[str]:
 def _unmentioned_failures(record: Mapping[str, Any]) -> list[str]:
     """Failures that the execution's error doesn't mention: of nested steps, and of compensations."""
     failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
-    lines = [f"{row['id']}: {row['error']}" for row in failed if row["error"] not in record["error"]]
+    lines = [f"{escape_name(row['id'])}: {hung(row['error'])}" for row in failed if row["error"] not in record["error"]]
     more = len(lines) - MAX_FAILURES
     return [*lines[:MAX_FAILURES], *([f"and {more} more"] if more > 0 else [])]
 
@@ -209,12 +215,12 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     if record["output"] is not None:
         echo(whole_value(record["output"]))
     steps = len(record["steps"])
-    head = f"mcp-bridge: {record['program']}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
+    head = f"mcp-bridge: {escape_name(record['program'])}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
     echo_err(f"{head}, execution {ident}")
     for row in record.get("warnings", ()):
-        echo_err(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
+        echo_err(f"  the policy denies {escape_name(row['step'])} ({escape_name(row['tool'])}) whatever its arguments")
     if record.get("error"):
-        echo_err(f"  {record.get('code') or 'error'}: {record['error']}")
+        echo_err(f"  {record.get('code') or 'error'}: {hung(record['error'])}")
         for line in _unmentioned_failures(record):
             echo_err(f"  {line}")
     for line in next_steps(record["waiting"], ident, config):

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.budgets import Usages
-    from mcp_bridge.policy.rules.call import StepContext
 
 NEWS_SECONDS = 0.25
 """Least interval between two messages of a server about one call that are passed on; others are dropped."""
@@ -152,7 +151,8 @@ class Gate:
                 `not_recorded`: it was not made. What a failed call raises is projected as its result would be.
             PlannedCallError: In a dry run: it is listed, and not made.
         """
-        async with self.room(undoes=_undoes(caller.step)):
+        undoing = 0 if caller.step is None else caller.step.undoing
+        async with self.room(undoes=undoing > 0):
             projector = await self.values.projector()
             admitted = await self._admit(tool, arguments, caller)
             try:
@@ -160,7 +160,8 @@ class Gate:
                 # As it is recorded: usage outlives an erasure, and mustn't tell how long an erased value was.
                 size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
-                reservation = await self._budget.reserve_as_kept(reserved)
+                # What has been done is undone, though a limit is reached: by one call for each that was counted.
+                reservation = await self._budget.reserve_as_kept(reserved, regardless=undoing == 1)
             except BaseException as exc:
                 self._admission.give_up(admitted)
                 measurements.call_refused(tool.info.server, tool.info.name, exc)
@@ -328,11 +329,6 @@ def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:
     name = tool.info.name
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     return tracing.span(f"execute_tool {name}", attributes=attributes)
-
-
-def _undoes(step: StepContext | None) -> bool:
-    """Whether a call compensates a step."""
-    return step is not None and step.path.endswith(".compensate")
 
 
 def _projected(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:

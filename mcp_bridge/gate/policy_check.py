@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.gate.callers import Caller
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.planned_calls import ApprovedCalls
@@ -278,20 +279,18 @@ class Admission:
     def _case(
         self, projector: Projector, tool: BoundTool, arguments: dict[str, Any], *, refuses_defaults: bool
     ) -> _Case:
-        names, schema = tool_names(tool.info), tool.info.input_schema
         asked = projector.trace(arguments)
-        arguments = projector.named(arguments, names)
-        # A registered function fills in all of its defaults itself.
-        asked_for = None if tool.is_operators else arguments_in_conditions(self._snapshot, names)
-        filled = with_defaults(schema, arguments, asked_for)
-        judged = projector.judged(filled.arguments, names)
-        if refuses_defaults:
-            judged = with_unknown_defaults(Filled(judged, filled.paths))
-        if tool.is_operators:
-            judged = _with_untold(schema, judged)
+        arguments, filled, judged = judged_arguments(
+            self._snapshot,
+            projector,
+            tool.info,
+            arguments,
+            is_operators=tool.is_operators,
+            refuses_defaults=refuses_defaults,
+        )
         is_filled = bool(filled.paths) and not refuses_defaults
         recorded = projector.trace(filled.arguments) if is_filled else asked
-        return _Case(tool, names, arguments, filled, is_filled, judged, asked, recorded)
+        return _Case(tool, tool_names(tool.info), arguments, filled, is_filled, judged, asked, recorded)
 
     async def _prepared(
         self, tool: BoundTool, case: _Case, sent: dict[str, Any], projector: Projector
@@ -379,6 +378,45 @@ def _asking_program(step: StepContext | None) -> QuestionFields:
         return {}
     outermost = step.chain[0]
     return {"program": outermost.name or outermost.hash[:12], "step": step.path, "origin": outermost.origin}
+
+
+def judged_arguments(
+    snapshot: PolicySnapshot,
+    projector: Projector,
+    tool: ToolInfo,
+    arguments: dict[str, Any],
+    *,
+    is_operators: bool,
+    refuses_defaults: bool = False,
+) -> tuple[dict[str, Any], Filled, dict[str, Any]]:
+    """The arguments of a call as the rules see them.
+
+    Args:
+        snapshot: The policy.
+        projector: Knows the values behind references.
+        tool: The tool as it is listed.
+        arguments: By their names in the schema, references unresolved.
+        is_operators: Whether it is one of the operator's own tools.
+        refuses_defaults: Whether the tool refuses its own defaults.
+
+    Returns:
+        The arguments without references in their names; the same with the defaults that a condition asks about; and
+        those for the rules.
+
+    Raises:
+        BridgeError: `arguments_too_deep`, `bad_arguments`.
+    """
+    names, schema = tool_names(tool), tool.input_schema
+    arguments = projector.named(arguments, names)
+    # A registered function fills in all of its defaults itself.
+    asked_for = None if is_operators else arguments_in_conditions(snapshot, names)
+    filled = with_defaults(schema, arguments, asked_for)
+    judged = projector.judged(filled.arguments, names)
+    if refuses_defaults:
+        judged = with_unknown_defaults(Filled(judged, filled.paths))
+    if is_operators:
+        judged = _with_untold(schema, judged)
+    return arguments, filled, judged
 
 
 def _plain_case(projector: Projector, tool: BoundTool, arguments: dict[str, Any]) -> _Case | None:

@@ -162,10 +162,15 @@ def _yaml(text: str) -> Any:
 
 
 def _json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=unique_names)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, of which no name is dropped: an `object_pairs_hook`.
+
+    Raises:
+        ValueError: A name is there twice.
+    """
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:

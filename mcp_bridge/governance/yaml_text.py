@@ -1,8 +1,8 @@
 """YAML for program files: what JSON has, each name once, and no more of it than its text could hold.
 
 PyYAML's safe loaders call nothing, but nesting of some ten thousand brackets ends the process in libyaml's composer,
-aliases of aliases stand for more than any memory holds, of a key that is there twice the first is dropped, and what a
-model may answer, `[yes, no]`, is two booleans.
+aliases of aliases stand for more than any memory holds, of a key that is there twice the first is dropped, what a model
+may answer, `[yes, no]`, is two booleans, and the postcode 01234 is 668.
 """
 
 from __future__ import annotations
@@ -26,22 +26,41 @@ MAX_DEPTH = 64
 _LINE_CHARS = 110
 """After how many characters a line is broken where it can be."""
 
-_BOOLEAN = "tag:yaml.org,2002:bool"
+_TAG = "tag:yaml.org,2002:"
+_BOOLEAN, _INTEGER, _FLOAT, _DATE = (f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp"))
+
+_WORDS = re.compile("(?:true|True|TRUE|false|False|FALSE)$")
+_WHOLE = re.compile("-?(?:0|[1-9][0-9]*)$")
+# Infinity and what is no number are read as such, and refused later, like any other value that JSON hasn't.
+_ANY = re.compile(r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
+_OF_A_NUMBER = list("-+.0123456789")
 
 
 def _loader() -> Any:
-    """A safe loader to which `yes`, `no`, `on` and `off` are text, as in YAML 1.2 (section 10.3.2)."""
+    """A safe loader to which a number is written as in JSON, and `yes`, `no`, `on`, `off` and dates are text.
+
+    So it is in YAML 1.2 (section 10.2). What is written otherwise is text: `01234`, `1_000`, `12:30:00`, `0x1F`.
+    """
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     resolvers = {
-        first: [(tag, regex) for tag, regex in known if tag != _BOOLEAN]
+        first: [(tag, regex) for tag, regex in known if tag not in {_BOOLEAN, _INTEGER, _FLOAT, _DATE}]
         for first, known in base.yaml_implicit_resolvers.items()
     }
     loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
-    loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    loader.add_implicit_resolver(_BOOLEAN, _WORDS, list("tTfF"))
+    loader.add_implicit_resolver(_INTEGER, _WHOLE, _OF_A_NUMBER)
+    loader.add_implicit_resolver(_FLOAT, _ANY, _OF_A_NUMBER)
     return loader
 
 
 _Loader = _loader()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either version of YAML takes for something else than text."""
+
+
+_Dumper.add_implicit_resolver(_FLOAT, _ANY, _OF_A_NUMBER)
 
 
 class _Extent(NamedTuple):
@@ -147,6 +166,7 @@ def dump(data: Any, comments: Sequence[str] = ()) -> str:
 
 
 def _dumped(data: Any, *, allow_unicode: bool) -> str:
-    return yaml.safe_dump(
-        data, default_flow_style=None, sort_keys=False, width=_LINE_CHARS, allow_unicode=allow_unicode
+    written: str = yaml.dump(
+        data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=_LINE_CHARS, allow_unicode=allow_unicode
     )
+    return written

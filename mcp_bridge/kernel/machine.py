@@ -289,6 +289,10 @@ class Machine(Interpreter):
             level = level.outer
         return found[::-1]
 
+    def undoes(self, number: int) -> bool:
+        """Whether an awaited effect undoes a step. Its path doesn't tell: a step may be named like one."""
+        return self.waiting[number].instruction.undoes
+
     def parses(self, number: int) -> bool:
         """Whether a text that an awaited effect gives is parsed as JSON."""
         task = self.waiting.get(number)

@@ -625,7 +625,7 @@ def test_the_policy_in_force_is_shown_whole(desk):
 
 def test_a_policy_that_cannot_be_is_an_error_of_check_with_file_and_line(desk):
     contradiction = (
-        '[[policy.rules]]\ntools = ["a.b"]\neffect = "allow"\n[[policy.rules]]\ntools = ["a.b"]\neffect = "deny"\n'
+        '[[policy.rules]]\ntools = ["a.b"]\neffect = "allow"\n[[policy.rules]]\ntools = ["a.b"]\neffect = "approve"\n'
     )
     for more, words in (
         (contradiction, "rule 1 is 'allow' for the same tools"),
@@ -650,6 +650,7 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
         '[[policy.rules]]\ntools = ["local.look"]\neffect = "approve"\n'
         '[[policy.rules]]\ntools = ["githb.*", "local.lock"]\neffect = "deny"\n'
         '[[policy.rules]]\ntools = ["local.delete", "git.x"]\neffect = "deny"\nwhen = "1 == 1"\n'
+        '[[policy.rules]]\ntools = ["local.delete"]\neffect = "deny"\nwhen = "$nmae == \'x\'"\n'
     )
     shown = desk.run("policy", "check").out
     for words in (
@@ -658,6 +659,7 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
         "'githb.*' fits no server that is configured",
         "'local.lock' fits no tool of local",
         "it refers to no argument",
+        "no tool that it is for has an argument 'nmae': did you mean $name?",
     ):
         assert words in shown, shown
     assert "local.delete' fits no" not in shown
@@ -721,6 +723,20 @@ def test_which_rule_decides_a_call_is_explained(desk, arguments, first, decides)
     assert len(told["rules"]) == 3
 
 
+@pytest.mark.parametrize("preset", ["open", "locked"])
+@pytest.mark.parametrize("value", ["vault://secret/tok", "it is vault://secret/tok", "vault://ref/abcdefgh23456777"])
+def test_a_call_with_a_secret_is_explained_as_it_is_decided(desk, preset, value):
+    effect, when = {"open": ("deny", "=="), "locked": ("allow", "!=")}[preset]
+    desk.configure(
+        f'[policy]\npreset = "{preset}"\n[[policy.rules]]\ntools = ["local.delete"]\neffect = "{effect}"\n'
+        f'when = "$name {when} \'abcdefgh\'"\n[secrets.tok]\nenv = "NOT_THERE"\ntools = ["local.delete"]\n'
+    )
+    ended = desk.run("policy", "explain", "local.delete", "--args", json.dumps({"name": value}))
+    assert ended.out.startswith("deny: local.delete"), ended.out
+    assert "its condition has no answer for these arguments (a part of the text isn't known)" in ended.out
+    assert desk.run("policy", "explain", "local.delete", "--args", '{"name": "other"}').out.startswith("allow")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -732,6 +748,7 @@ def test_which_rule_decides_a_call_is_explained(desk, arguments, first, decides)
         ([""], ["unknown_tool"]),
         (["local.look", "--args", "[]"], ["bad_argument", "--args"]),
         (["local.look", "--args", "{"], ["bad_argument", "--args"]),
+        (["local.look", "--args", '{"a": [{"n": 1, "n": 2}]}'], ["bad_argument", "--args", "'n' is there twice"]),
         (["local.look", "--step", "look"], ["bad_argument", "--program"]),
         (["local.look", "--program", "nothing"], ["unknown_program"]),
         (["local.look", "--program", "clean", "--step", "nothing"], ["unknown_step", "Steps: look, ask, delete"]),

@@ -178,6 +178,37 @@ def test_a_program_of_the_operators_may_what_the_same_in_a_file_may_not(desk):
     desk.says("program", "run", file, *A, code=exit_statuses.FAILED, words=["denied", "rule 1"])
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_an_event_that_comes_after_the_time_for_it_is_not_sent(desk, chosen):
+    steps = [{"id": "go", "type": "wait", "event": "go", "timeout_seconds": 0.001, "on_error": "skip"}, tool("look")]
+    file = desk.write("late.json", {"name": "late", "steps": steps})
+    desk.run("program", "run", file, *A, code=exit_statuses.SUSPENDED)
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    while time.time() <= row["waiting"][0]["due"]:
+        time.sleep(0.001)
+    to = ("--execution", row["id"]) if chosen else ()
+    ended = desk.run("event", "send", "go", "--payload", "1", *to, code=exit_statuses.FAILED)
+    assert "its time for the event 'go' is over" in ended.err + ended.out
+    assert "sent to" not in ended.out.replace("not sent to", "")
+    assert desk.run("execution", "resume", row["id"]).out == "saw a\n"
+
+
+def test_nothing_that_a_program_says_passes_for_a_line_of_ours(desk):
+    forged = "lead\n  program: cap (the operator's)"
+    broken = {"id": forged, "type": "tool", "tool": "nothing.to\n  call", "args": {"name": "a"}}
+    asking = {"id": forged + " 2", "type": "approval", "message": "?"}
+    fan = {"id": "fan", "type": "parallel", "parallel_steps": [broken | {"on_error": "skip"}]}
+    for steps, code in (([broken], exit_statuses.FAILED), ([fan, asking], exit_statuses.SUSPENDED)):
+        file = desk.write("forged.json", {"name": forged, "steps": steps})
+        shown = desk.run("program", "run", file, code=code).err
+        ident = desk.run("execution", "list", "--json").json["executions"][0]["id"]
+        shown += desk.run("execution", "show", ident).out
+        if code == exit_statuses.SUSPENDED:
+            shown += desk.run("execution", "cancel", ident).err
+        assert r"lead\n" in shown
+        assert not [line for line in shown.splitlines() if line.strip().startswith(("program:", "call"))], shown
+
+
 def test_nothing_that_a_program_says_reaches_the_terminal_as_a_command(desk):
     program = {"name": EVIL, "steps": [{"id": EVIL, "type": "tool", "tool": "look", "args": {"name": EVIL}}]}
     file = desk.write("evil.json", program)

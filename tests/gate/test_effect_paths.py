@@ -391,6 +391,27 @@ async def test_no_path_leads_past_any_other_rule(sandboxes, tmp_path, policy):
         assert {name for name in bridge.reached() if name.endswith("remove")} == set()
 
 
+@pytest.mark.parametrize("limits", [{"calls": 3}, {"principal": {"calls": 3}}])
+async def test_what_steps_did_is_undone_beyond_a_limit_by_one_call_each(sandboxes, tmp_path, limits):
+    undone = {"compensate": {"tool": "remove", "args": {"text": "x"}}}
+    failing = {"compensate": {"tool": "fail", "args": {"text": "x"}}}
+    steps = [step("a", "see", **undone), step("b", "see", **failing), step("c", "see", **undone), step("d", "see")]
+    async with shop(sandboxes, tmp_path, {"limits": limits}, target="remove") as bridge:
+        record = await bridge.run_program({"steps": steps})
+        assert [(row["id"], row["status"], row.get("code")) for row in record["steps"]] == [
+            *[(name, "success", None) for name in "abc"],
+            ("d", "failed", "budget_calls"),
+            ("c.compensate", "success", None),
+            ("b.compensate", "failed", "budget_calls"),
+            ("a.compensate", "success", None),
+        ]
+        reached = [name.removeprefix("local.") for name in bridge.reached()]
+        assert (reached.count("see"), reached.count("remove")) == (3, 2)
+        if "principal" in limits:
+            record = await bridge.run_program({"steps": [step("a", "see", **undone)]})
+            assert record["steps"][0]["code"] == "budget_calls", "what has been undone is counted"
+
+
 async def test_what_a_person_denies_does_not_happen_and_what_one_approves_happens_once(sandboxes, tmp_path):
     rules = {"rules": [{"tools": ["*.remove"], "effect": "approve"}]}
     async with shop(sandboxes, tmp_path, rules, target="shop.remove") as bridge:

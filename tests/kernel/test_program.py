@@ -506,6 +506,24 @@ def test_a_bundle_brings_along_what_is_run_by_name():
 # --- warnings ---
 
 
+def test_an_id_that_can_be_taken_for_a_path_is_warned_of():
+    odd = ["m[0]", "i/h", "charge.compensate", "a b", "two\nlines", "\x1b[2J"]
+    inner = {"steps": [TOOL | {"id": "x.y"}, TOOL | {"id": "look-once"}]}
+    fan = {"id": "fan", "type": "parallel", "parallel_steps": [TOOL | {"id": "l/r"}, TOOL | {"id": "left"}]}
+    steps = [*(TOOL | {"id": name} for name in odd), fan, {"id": "in", "type": "program", "program": inner}]
+    found = program_warnings.warnings(parse({"steps": steps}))
+    assert [fault.path for fault in found] == [
+        *(f"steps[{index}].id" for index in range(len(odd))),
+        f"steps[{len(odd)}].parallel_steps[0].id",
+        f"steps[{len(odd) + 1}].program.steps[0].id",
+    ]
+    assert {fault.code for fault in found} == {"bad_value"}
+    assert all(fault.message.isprintable() for fault in found)
+    assert "'two\\nlines' can be taken for a path of steps, and no reference leads to it" in found[4].message
+    many = parse({"steps": [TOOL | {"id": f"a.{number}"} for number in range(50)]})
+    assert len(program_warnings.warnings(many)) == 20
+
+
 def test_steps_that_nothing_leads_to_are_warned_of():
     program = parse(
         steps(

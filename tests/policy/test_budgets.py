@@ -55,6 +55,19 @@ def test_a_limit_is_reached_and_never_passed(kind, code, one, three, principal):
     assert not any(sign.isdigit() for sign in str(caught.value))
 
 
+@pytest.mark.parametrize("kind", ["calls", "bytes"])
+@pytest.mark.parametrize("principal", [False, True])
+def test_what_undoes_an_effect_is_counted_and_not_refused(kind, principal):
+    held = budget(of_principal={kind: 3}) if principal else budget(**{kind: 3})
+    one = Amounts(**{kind: 3})
+    held.reserve(one).settle(one)
+    more = Amounts(**{kind: 5})
+    held.reserve(one, regardless=True).settle(more)
+    assert used(held)[kind] == 8
+    with refused(f"budget_{kind}"):
+        held.reserve(Amounts(**{kind: 1}))
+
+
 def test_without_limits_nothing_is_refused():
     held = budget()
     for _ in range(3):

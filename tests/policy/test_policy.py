@@ -1,5 +1,6 @@
 """The operator's policy: what may be written, what is decided, and what the agent is told of it."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -191,14 +192,48 @@ def test_a_mistake_says_where_it_is_and_what_is_meant(table, message, hint):
     assert (hint or "") in (found.hint or "")
 
 
-@pytest.mark.parametrize(("first", "second"), [("deny", "allow"), ("allow", "deny"), ("allow", "approve")])
-def test_two_rules_of_other_effects_for_the_same_calls_contradict_each_other(first, second):
-    same = {"tools": ["a.b", "c.d"], "when": "$x == 1"}
-    found = refused({"rules": [{**same, "effect": first}, {**same, "tools": ["c.d", "a.b"], "effect": second}]})
+EFFECTS = {
+    "deny": {"effect": "deny"},
+    "allow": {"effect": "allow", "max_calls": 5},
+    "approve": {"effect": "approve"},
+    "program": {"effect": "program", "programs": ["0" * 64]},
+}
+WITHOUT_EFFECT = [("allow", "approve"), ("allow", "program"), ("approve", "program"), ("program", "approve")]
+SAME = {"tools": ["a.b", "c.d"], "when": "$x == 1"}
+
+
+def the_same(first, second):
+    return [SAME | EFFECTS[first], SAME | EFFECTS[second] | {"tools": ["c.d", "a.b"]}]
+
+
+@pytest.mark.parametrize(("first", "second"), WITHOUT_EFFECT)
+def test_a_restriction_that_an_earlier_rule_for_the_same_calls_leaves_without_effect_is_refused(first, second):
+    found = refused({"rules": the_same(first, second)})
     assert found.message == (
         f"policy rule 2, effect: {second!r}, and rule 1 is {first!r} for the same tools and the same condition."
     )
-    read({"rules": [{**same, "effect": first}, {**same, "when": "$x == 2", "effect": second}]})
+    assert found.hint == "Rule 1 decides: remove one of the two."
+    read({"rules": [SAME | EFFECTS[first], SAME | EFFECTS[second] | {"when": "$x == 2"}]})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair for pair in itertools.permutations(EFFECTS, 2) if pair not in WITHOUT_EFFECT],
+)
+def test_of_two_rules_for_the_same_calls_the_stricter_holds_and_the_other_is_warned_of(first, second):
+    written = {"preset": "locked", "rules": the_same(first, second)}
+    decided = decide(freeze(read(written), {}), call("a.b", x=1))
+    stricter = "deny" if "deny" in {first, second} else first
+    number = [first, second].index(stricter) + 1
+    assert (decided.rule, decided.effect) == (number, "approve" if stricter == "approve" else "deny")
+    unconditional = [{key: value for key, value in rule.items() if key != "when"} for rule in written["rules"]]
+    (found,) = warnings(read(written | {"rules": unconditional}))
+    assert f"policy rule {3 - number}: it never decides a call: rule {number} ({stricter})" in str(found)
+
+
+def test_a_rule_under_the_condition_of_a_denial_is_warned_of():
+    (found,) = warnings(read({"preset": "locked", "rules": the_same("allow", "deny")}))
+    assert "policy rule 1: it never decides a call: rule 2 (deny)" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +244,7 @@ def test_two_rules_of_other_effects_for_the_same_calls_contradict_each_other(fir
         ({"limits": {"principal": {"calls": -1}}}, ("limits", "principal", "calls")),
         ({"rules": [DENY, rule("a.c", "deny", when="(")]}, ("rules", 1, "when")),
         ({"rules": [DENY, rule("a.c", "allow", programs=["x"])]}, ("rules", 1, "programs")),
-        ({"rules": [DENY, rule("a.c", "deny"), rule("a.b", "allow")]}, ("rules", 2, "effect")),
+        ({"rules": [rule("a.b", "allow"), DENY, rule("a.b", "approve")]}, ("rules", 2, "effect")),
         ({"rules": [DENY, {"effect": "deny"}]}, ("rules", 1)),
         ({"rules": [rule(["a.b", "c"], "deny")]}, ("rules", 0, "tools", 1)),
     ],
@@ -279,6 +314,68 @@ def test_a_rule_that_never_decides_is_warned_of(first, second, rule_number):
     found = warned('policy.preset = "locked"\n' + rule_texts(first, second))
     assert [text.split(":")[0] for text in found] == [f"policy rule {rule_number}"]
     assert f"it never decides a call: rule {3 - rule_number} (" in found[0]
+
+
+LISTED = {
+    "memory": [
+        (
+            ToolNames("memory", "create_entities", "memory", "create_entities"),
+            {
+                "type": "object",
+                "properties": {
+                    "entities": {"type": "array", "items": {"$ref": "#/$defs/Entity"}},
+                    "query": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                    "options": {"type": "object", "additionalProperties": {"type": "object", "properties": {"a": {}}}},
+                    "anything": {"description": "of any kind"},
+                    "elsewhere": {"$ref": "https://example.com/schema"},
+                },
+                "$defs": {"Entity": {"type": "object", "properties": {"name": {"type": "string"}}}},
+            },
+        ),
+        (
+            ToolNames("memory", "open", "memory", "open"),
+            {"type": "object", "additionalProperties": True, "properties": {}},
+        ),
+        (ToolNames("memory", "other", "memory", "other"), {"type": "object"}),
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("tools", "when", "said"),
+    [
+        (
+            "create_entities",
+            "$entitise != 1",
+            "no tool that it is for has an argument 'entitise': did you mean $entities?",
+        ),
+        ("create_entities", "'$entitise' != 'x'", "no tool that it is for has an argument 'entitise'"),
+        ("create_entities", "$entities.name == 'x'", "$entities has no 'name' in any tool that it is for"),
+        ("create_entities", "$entities[0].nmae == 'x'", "$entities.0 has no 'nmae' in any"),
+        ("create_entities", "$query.x == 'x'", "$query has no 'x' in any"),
+        ("create_entities", "$options.x.b == 'x'", "$options.x has no 'b' in any"),
+        ("create_entities", "$entities[0].name == 'x' and $entities.output == [] and $query.output == 'x'", None),
+        ("create_entities", "$options.x.a.b == 1 and $anything.x[0] == 1 and $elsewhere.x == 1", None),
+        ("create*", "$nothing", "no tool that it is for has an argument 'nothing'"),
+        ("open", "$nothing.of.it", None),
+        ("other", "$nothing.of.it", None),
+        ("*", "$entitise", None),
+    ],
+)
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+def test_a_condition_on_what_no_tool_takes_is_warned_of(tools, when, said, effect):
+    written = read({"preset": "locked", "rules": [rule(f"memory.{tools}", effect, when=when)]})
+    servers = {"memory": "memory", "silent": "silent"}
+    found = [str(each) for each in warnings(written, servers=servers, tools=LISTED)]
+    assert [text.split(": ")[0] for text in found] == (["policy rule 1, when"] if said else [])
+    assert said is None or said in found[0]
+    assert not warnings(written, servers=servers, tools={})
+
+
+def test_of_a_condition_for_tools_that_nobody_has_listed_nothing_is_said():
+    written = read({"preset": "locked", "rules": [rule("*.create_entities", "deny", when="$entitise")]})
+    assert not warnings(written, servers={"memory": "memory", "silent": "silent"}, tools=LISTED)
+    assert warnings(written, servers={"memory": "memory"}, tools=LISTED)
 
 
 @pytest.mark.parametrize(
@@ -525,6 +622,36 @@ TRICKY = {
     "a condition looks into arguments": (
         [rule("a.*", "allow", when="$items.1.price <= 5 and 'x' in $tags")],
         call("a.b", items=[{}, {"price": 5}], tags=["x"]),
+        ("allow", 1),
+    ),
+    "a list that is asked for a name has no answer": (
+        [rule("a.*", "allow", when="not $value.cmd == 'rm'")],
+        call("a.b", value=[{"cmd": "rm"}]),
+        ("deny", None),
+    ),
+    "also to a rule that denies": (
+        [rule("a.*", "deny", when="$value.cmd == 'rm'"), rule("*.*", "allow")],
+        call("a.b", value=[["cmd", "rm"]]),
+        ("deny", 1),
+    ),
+    "and within a list": (
+        [rule("a.*", "allow", when="$value[0].cmd != 'rm'")],
+        call("a.b", value=[[{"cmd": "rm"}]]),
+        ("deny", None),
+    ),
+    "an object that is asked for an index has no answer": (
+        [rule("a.*", "allow", when="$value[0].cmd != 'rm'")],
+        call("a.b", value={"cmd": "rm"}),
+        ("deny", None),
+    ),
+    "unless it is one of its names": (
+        [rule("a.*", "allow", when="$value.2024 <= 5")],
+        call("a.b", value={"2024": 5}),
+        ("allow", 1),
+    ),
+    "an item beyond the end is nothing": (
+        [rule("a.*", "allow", when="$value[1].cmd != 'rm'")],
+        call("a.b", value=[{"cmd": "rm"}]),
         ("allow", 1),
     ),
     "a condition on a reference sees the reference": (

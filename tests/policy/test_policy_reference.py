@@ -16,6 +16,7 @@ from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import read
 from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
+from mcp_bridge.policy.rules.rule_evaluation import Cause
 
 PAIRS = 20_000
 CALLS_PER_POLICY = 4
@@ -106,7 +107,7 @@ def evaluate(tree, arguments):
             value = follow(path, arguments)
             if isinstance(value, str) and isinstance(literal, str):
                 return literal in value
-            if isinstance(value, dict) and literal in value:
+            if isinstance(value, (dict, list)) and literal in value:
                 return True
             raise NoAnswerError
     raise AssertionError(tree)
@@ -345,6 +346,16 @@ def test_the_reference_and_the_policy_agree():
     # Not by the same few cases over and over.
     assert len(met) >= 22, met
     assert all(count >= 10 for count in met.values()), met
+
+
+def test_they_agree_on_lists_where_conditions_expect_something_else():
+    met = Counter()
+    for policy, frozen, asked in pairs(20262, 2000):
+        asked["arguments"] = {name: [value] for name, value in asked["arguments"].items()}
+        made = decide(frozen, as_call(asked))
+        assert (made.effect, made.rule, made.counts) == reference(policy, asked), (as_written(policy), asked, made)
+        met[made.cause] += 1
+    assert met[Cause.NO_ANSWER] > 100, met
 
 
 @pytest.mark.parametrize("seed", range(3))

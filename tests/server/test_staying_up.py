@@ -575,6 +575,18 @@ async def test_a_rule_that_is_taken_out_holds_until_a_restart(configure):
         assert text(await call(client, ECHO)) == "'x'"
 
 
+async def test_a_denial_that_is_added_holds_whatever_the_file_allows_before_and_after_it(configure):
+    setup = configure(faulty())
+    whole = setup.config.read_text()
+    allows = DENIES.replace('"deny"', '"allow"\nmax_calls = 5')
+    for denying in (whole + allows + DENIES, whole + DENIES + allows):
+        setup.config.write_text(whole + allows)
+        async with setup.client() as client:
+            assert text(await call(client, ECHO)) == "'x'"
+            setup.config.write_text(denying)
+            assert "policy denies" in text(await call(client, ECHO))
+
+
 async def test_a_call_that_is_taken_back_loses_no_change(configure):
     setup = configure(faulty())
     async with setup.wire() as wire:

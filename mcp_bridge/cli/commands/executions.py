@@ -12,6 +12,7 @@ from mcp_bridge.cli import argument_decoding, configuration_loading, exit_status
 from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.decision_comments import check_text
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
@@ -186,7 +187,7 @@ def show(
 
 
 def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
-    showing.echo(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
+    showing.echo(f"{row.id}: {escape_name(record['program'])} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
     showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
     if record["steps"]:
@@ -203,7 +204,7 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
     if record["output"] is not None:
         showing.echo(f"output: {showing.whole_value(record['output'])}")
     if record["error"] is not None:
-        showing.echo(f"{record['code'] or 'error'}: {record['error']}")
+        showing.echo(f"{record['code'] or 'error'}: {showing.hung(record['error'])}")
     for line in showing.next_steps(record["waiting"], ident, config):
         showing.echo(line)
     for line in showing.unresolved(record):

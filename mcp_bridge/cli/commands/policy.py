@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.governance import WrittenPolicy
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
+    from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -152,14 +153,14 @@ def _warnings(read: _Read, configuration: configuration_loading.Configuration, *
     from mcp_bridge.policy.rules.policy_warnings import warnings
 
     servers, listed, silent = anyio.run(_tools, configuration, start)
+    tools = {name: [(tool_names(tool), tool.input_schema) for tool in found] for name, found in listed.items()}
     rows = []
     for written in read.written:
         hashes = {name: program.hash for name, program in written.programs.items()}
         rows += [
             _row("warning", str(found), found.line)
-            for found in warnings(written.policy, written.source, programs=hashes, servers=servers)
+            for found in warnings(written.policy, written.source, programs=hashes, servers=servers, tools=tools)
         ]
-        rows += [_row("warning", text, line) for text, line in _unknown_tools(written, servers, listed)]
     if silent and any(written.policy.rules for written in read.written):
         why = "they could not be listed" if start else "nobody has listed them yet; --start does"
         rows.append(_row("note", f"rules weren't held against the tools of {', '.join(silent)}: {why}.", None))
@@ -200,28 +201,6 @@ async def _tools(
     return servers, listed, silent
 
 
-def _unknown_tools(
-    read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
-) -> Iterator[tuple[str, int | None]]:
-    """Globs for tools that match no tool, although all the servers that they match are listed."""
-    from mcp_bridge.policy.rules.globs import ToolGlob
-    from mcp_bridge.policy.rules.policy_settings import shown_place
-
-    for index, rule in enumerate(read.policy.rules):
-        reading: Any = "narrow" if rule.effect == "allow" else "broad"
-        for text in rule.tools:
-            glob = ToolGlob(text)
-            meant = [name for name, alias in servers.items() if glob.may_fit(name, alias, reading)]
-            if not meant or any(name not in listed for name in meant):
-                continue
-            tools = [tool_names(tool) for name in meant for tool in listed[name]]
-            if not any(glob.names(tool) if reading == "narrow" else glob.covers(tool) for tool in tools):
-                path = ("rules", index, "tools")
-                line = read.source.line(path)
-                where = f"{read.source.file}, line {line}: " if line else ""
-                yield f"{where}{shown_place(path)}: {text!r} fits no tool of {', '.join(meant)}.", line
-
-
 @policy.command(
     epilog="Examples:\n\n"
     "mcp-bridge policy explain github.delete_repo\n\n"
@@ -248,10 +227,10 @@ def explain(
     def work() -> int:
         import anyio
 
+        from mcp_bridge.gate.policy_check import judged_arguments
+        from mcp_bridge.governance.governance import LOCAL
         from mcp_bridge.policy.rules import explain as explaining
         from mcp_bridge.policy.rules.call import Call
-        from mcp_bridge.policy.rules.decision import arguments_in_conditions
-        from mcp_bridge.policy.rules.schema_defaults import with_defaults
 
         arguments = argument_decoding.json_object(args, "--args")
         if step is not None and program is None:
@@ -263,11 +242,12 @@ def explain(
         servers, listed, _ = anyio.run(_tools, configuration_loading.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
-        names = tool_names(found)
-        filled = with_defaults(found.input_schema, arguments, arguments_in_conditions(read.snapshot, names))
+        _, filled, judged = judged_arguments(
+            read.snapshot, _projector(loaded), found, arguments, is_operators=found.server == LOCAL
+        )
         call = Call(
-            names,
-            filled.arguments,
+            tool_names(found),
+            judged,
             found.annotations,
             context,
             schema=found.input_schema,
@@ -288,6 +268,21 @@ def explain(
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _projector(loaded: Loaded) -> Projector:
+    """Knows which references are to secrets, and none of their values: rules don't see those either.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    from mcp_bridge.governance.governance import secrets_of
+    from mcp_bridge.policy.redaction.projection import Projector
+    from mcp_bridge.policy.secrets.value_references import MemoryReferences
+    from mcp_bridge.policy.secrets.vault import Secrets
+
+    configured, _ = secrets_of(loaded.layers)
+    return Projector(Secrets(grants=dict.fromkeys(configured, ())), MemoryReferences())
 
 
 def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]) -> ToolInfo:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,9 +79,9 @@ def _print_result(result: Replayed, program: str | None) -> None:
 
 def _difference(difference: Difference) -> list[str]:
     def value(difference_value: Any) -> str:
-        return "nothing" if difference_value is None else showing.whole_value(difference_value)
+        return "nothing" if difference_value is None else showing.hung(showing.whole_value(difference_value))
 
-    step = "" if difference.step is None else f", step {difference.step}"
+    step = "" if difference.step is None else f", step {escape_name(difference.step)}"
     return [
         f"at entry {difference.sequence}{step}: {difference.what}",
         f"expected: {value(difference.expected)}",

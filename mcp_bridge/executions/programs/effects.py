@@ -139,7 +139,8 @@ class ProgramEffects:
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
         )
-        call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step))
+        undoing = effect.attempt if run.machine.undoes(effect.id) else 0
+        call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step, undoing))
         tool = await self._gate.tools.of_step(effect.name, run.servers)
         try:
             if effect.timeout is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
@@ -92,10 +94,15 @@ def awaited_effect(stored: StoredExecution, name: str) -> int:
         BridgeError: `erased`, `not_suspended`.
     """
     refuse_erased(stored)
-    for row in (stored.record or {}).get("waiting", ()):
-        if row["kind"] == EVENT and row["name"] == name:
+    rows = [row for row in (stored.record or {}).get("waiting", ()) if row["kind"] == EVENT and row["name"] == name]
+    for row in rows:
+        if row.get("due", math.inf) > time.time():
             effect: int = row["effect"]
             return effect
+    if rows:
+        # It would go on without the payload.
+        hint = f"mcp-bridge execution resume {stored.id} has it go on without the event."
+        raise not_suspended(stored.id, f"its time for the event {name[:100]!r} is over", hint)
     raise not_suspended(stored.id, f"it doesn't wait for the event {name[:100]!r}")
 
 

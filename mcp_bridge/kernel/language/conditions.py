@@ -124,7 +124,7 @@ class Condition:
         ConditionSyntaxError: The text isn't a condition.
     """
 
-    __slots__ = ("_node", "_truth", "equated", "roots", "text")
+    __slots__ = ("_node", "_truth", "equated", "references", "text")
 
     def __init__(
         self, text: str, comparisons: Mapping[str, Comparison] = COMPARISONS, truth: Callable[[Any], bool] = bool
@@ -135,13 +135,18 @@ class Condition:
         self._truth = truth
         parser = _Parser(text, comparisons, truth)
         self._node = parser.whole()
-        self.roots = frozenset(parser.roots)
-        """The first names of its references."""
+        self.references = frozenset(parser.references)
+        """Its references; those within quoted texts by their first names alone."""
         self.equated = frozenset(parser.equated)
         """Its references in comparisons that take None as well as any value, but for those with `None` itself.
 
         Where such a reference leads nowhere, the comparison counts it as None, which may not be meant.
         """
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """The first names of its references."""
+        return frozenset(root for root, _ in self.references)
 
     def holds(self, lookup: Lookup) -> bool:
         """Whether it is true.
@@ -184,7 +189,7 @@ class _Parser:
         self._tokens = _tokens(text)
         self._index = 0
         self._depth = 0
-        self.roots: set[str] = set()
+        self.references: set[Reference] = set()
         self.equated: set[Reference] = set()
 
     def whole(self) -> _Node:
@@ -292,13 +297,13 @@ class _Parser:
 
     def _reference(self, text: str) -> _Node:
         node = _Reference(text)
-        self.roots.add(node.root)
+        self.references.add((node.root, node.path))
         return node
 
     def _literal(self, text: str) -> _Node:
         # The space keeps a text that is one reference a text.
         template = Template(text + " ")
-        self.roots |= template.roots
+        self.references |= {(root, ()) for root in template.roots}
         if not template.roots:
             return _Constant(template.fill(_nothing)[:-1])
         return lambda lookup: template.fill(lookup)[:-1]

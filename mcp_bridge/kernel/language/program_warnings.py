@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.references import NAME, names_of
-from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep
+from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep, ParallelStep, ProgramStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 _BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
 _WITH_BRACKETS = frozenset({"condition", "over", "seconds", "program"})
 """Fields whose references may have indices in brackets, and programs inside, which have warnings of their own."""
+
+_COMPOSED = re.compile(r"[./\[\]\s]")
+"""What joins ids to paths (`fan.left`, `each[3]`, `inner/hello`), and blanks."""
 
 _MAX_WARNINGS = 20
 
@@ -40,8 +44,9 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 
 def warnings(program: Program) -> tuple[Fault, ...]:
-    """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
-    return (*_unreachable(program.steps), *_brackets_in_templates(program.data))
+    """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text, odd ids."""
+    odd = itertools.islice(_like_paths(program.steps, ""), _MAX_WARNINGS)
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *odd)
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
@@ -56,6 +61,23 @@ def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
     for step in steps:
         if step.index not in seen:
             yield Fault(f"steps[{step.index}]", "unreachable", f"nothing leads to step {step.id!r}")
+
+
+def _like_paths(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
+    """Ids that can be mistaken for a path of steps, or for a line of their own, in a trace."""
+    for index, step in enumerate(steps):
+        where = f"{path}steps[{index}]"
+        for place, each in ((where, step), *_within(step, where)):
+            if _COMPOSED.search(each.id) or not each.id.isprintable():
+                message = f"the id {each.id[:60]!r} can be taken for a path of steps, and no reference leads to it"
+                yield Fault(f"{place}.id", "bad_value", message)
+        if isinstance(step, ProgramStep) and step.program_name is None:
+            yield from _like_paths(step.program.steps, f"{where}.program.")
+
+
+def _within(step: Step, path: str) -> Iterator[tuple[str, Step]]:
+    if isinstance(step, ParallelStep):
+        yield from ((f"{path}.parallel_steps[{number}]", child) for number, child in enumerate(step.children))
 
 
 def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:

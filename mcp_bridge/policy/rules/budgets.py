@@ -3,8 +3,9 @@
 An effect's amounts are reserved before it starts, so that concurrent calls can't exceed a limit together, and settled
 when they are known. What is counted in memory needs no locks: nothing awaits between a check and its count.
 
-No effect starts that would exceed a limit. Usage beyond the reservation (a result's bytes, a model's tokens) is counted
-in full; if that exceeds a limit, the result is refused: `settle` raises.
+No effect starts that would exceed a limit, but for one that undoes another (`regardless`). Usage beyond the reservation
+(a result's bytes, a model's tokens) is counted in full; if that exceeds a limit, the result is refused: `settle`
+raises.
 
 The usage of `local` is counted in memory, from the start of the bridge's process to its end: whoever starts it has such
 a limit begin anew. Another principal's is kept (`KeptUsages`), so that no restart gives it more. Several bridges may
@@ -303,26 +304,30 @@ class Budget:
         for rule in decision.counts:
             self.made[rule] -= 1
 
-    def reserve(self, amounts: Amounts) -> Reservation:
+    def reserve(self, amounts: Amounts, *, regardless: bool = False) -> Reservation:
         """Reserve the amounts of an effect, before it starts.
 
         Args:
             amounts: The largest possible amounts, as far as they are known. A model's tokens are at most the bytes of
                 its prompt and the tokens that it may answer; an unknown price is 0.
+            regardless: Whether no limit holds it up: it undoes an effect. It is counted all the same.
 
         Raises:
             BridgeError: `budget_calls`, `budget_bytes`, `budget_tokens` or `budget_cost`; nothing is reserved then.
         """
         more = amounts.counted()
+        if regardless:
+            self._add(more)
+            return Reservation(self, more, regardless=True)
         self._check(more)
         if amounts.model_tokens and not amounts.model_cost_usd:
             self._check_price_unknown()
         return Reservation(self, more, self._claim(more))
 
-    async def reserve_as_kept(self, amounts: Amounts) -> Reservation:
+    async def reserve_as_kept(self, amounts: Amounts, *, regardless: bool = False) -> Reservation:
         """As `reserve`, also where another bridge has given back what the principal had reserved there."""
         try:
-            return self.reserve(amounts)
+            return self.reserve(amounts, regardless=regardless)
         except BridgeError:
             exceeded = self._principal.first_exceeded(self._limits.principal, amounts.counted())
             if exceeded is None or not await self._principal.refresh():
@@ -346,15 +351,21 @@ class Budget:
         self._usage.add(more)
         return claim
 
-    def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> Claim | None:
+    def _add(self, more: Mapping[Kind, int]) -> None:
+        self._principal.add(more)
+        self._usage.add(more)
+
+    def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int], *, regardless: bool) -> Claim | None:
         if used == reserved:
             return None
         more = {kind: used.get(kind, 0) - reserved.get(kind, 0) for kind in KINDS}
+        if regardless:
+            self._add(more)
+            return None
         try:
             self._check({kind: max(0, amount) for kind, amount in more.items()})
         except BridgeError:
-            self._principal.add(more)
-            self._usage.add(more)
+            self._add(more)
             raise
         return self._claim(more, regardless=True)
 
@@ -396,12 +407,15 @@ class Reservation:
     A context manager: what isn't settled inside stays reserved, because an interrupted effect may have used all of it.
     """
 
-    __slots__ = ("_budget", "_claim", "_reserved")
+    __slots__ = ("_budget", "_claim", "_regardless", "_reserved")
 
-    def __init__(self, budget: Budget, reserved: Mapping[Kind, int], claim: Claim | None = None) -> None:
+    def __init__(
+        self, budget: Budget, reserved: Mapping[Kind, int], claim: Claim | None = None, *, regardless: bool = False
+    ) -> None:
         self._budget = budget
         self._reserved: Mapping[Kind, int] | None = reserved
         self._claim = claim
+        self._regardless = regardless
 
     async def confirm(self) -> None:
         """Wait until the reservation is certain, which it is once it is durable. The effect starts after this.
@@ -433,7 +447,8 @@ class Reservation:
         """
         if (reserved := self._close()) is None:
             return None
-        return self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
+        settle = self._budget._settle  # noqa: SLF001 - the two are one mechanism
+        return settle(reserved, used.counted(), regardless=self._regardless)
 
     def release(self) -> None:
         """Cancel the reservation: the effect was not started."""

@@ -37,10 +37,12 @@ class StepContext:
         chain: The programs around it, outermost first; at least one. A program that is written inline in another's step
             is a part of that other and has no entry: `chain[-1]` is the program whose text contains the step.
         path: The step's path in the machine.
+        undoing: Which attempt to undo the step the call is, from 1; 0 for a call of the step's own.
     """
 
     chain: tuple[ProgramRef, ...]
     path: str = ""
+    undoing: int = 0
 
     def __post_init__(self) -> None:
         if not self.chain:

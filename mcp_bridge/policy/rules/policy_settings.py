@@ -129,9 +129,9 @@ def shown_place(path: tuple[str | int, ...]) -> str:
     return ".".join(("policy", *(str(part) for part in path if isinstance(part, str))))
 
 
-def _fault(message: str, *path: str | int) -> PydanticCustomError:
+def _fault(message: str, *path: str | int, hint: str | None = None) -> PydanticCustomError:
     """The error for a validator to raise; `path` is relative to the model that it validates."""
-    return PydanticCustomError("policy", "{message}", {"message": message, "path": path})
+    return PydanticCustomError("policy", "{message}", {"message": message, "path": path, "hint": hint})
 
 
 def _glob(text: str) -> str:
@@ -234,6 +234,10 @@ class Rule(_Model):
         return self
 
 
+_OVERRULING: Mapping[Effect, tuple[Effect, ...]] = {"approve": ("allow", "program"), "program": ("allow", "approve")}
+"""From the effect of a rule that restricts to those of an earlier rule that decides instead, and is no stricter."""
+
+
 class Policy(_Model):
     """`[policy]`, decoded.
 
@@ -250,13 +254,24 @@ class Policy(_Model):
     trust_hints: Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], AfterValidator(_as_set)] = ()
 
     @model_validator(mode="after")
-    def _uncontradicted(self) -> Self:
+    def _restrictions_hold(self) -> Self:
+        """Refuse a restriction that an earlier rule for the same calls leaves without any effect.
+
+        Where the stricter of two such rules is the one that decides, they are taken: a file that is refused while a
+        bridge serves would leave what it forbids allowed. `policy check` warns of the other one.
+        """
         seen: dict[tuple[tuple[str, ...], str | None], int] = {}
         for index, rule in enumerate(self.rules):
+            if rule.effect == "deny":
+                continue
             first = seen.setdefault((rule.tools, rule.when), index)
-            if rule.effect != (other := self.rules[first].effect):
+            if (other := self.rules[first].effect) in _OVERRULING.get(rule.effect, ()):
                 same = "the same tools and the same condition" if rule.when else "the same tools"
-                raise _fault(f"{rule.effect!r}, and rule {first + 1} is {other!r} for {same}", "rules", index, "effect")
+                raise _fault(
+                    f"{rule.effect!r}, and rule {first + 1} is {other!r} for {same}",
+                    *("rules", index, "effect"),
+                    hint=f"Rule {first + 1} decides: remove one of the two.",
+                )
         return self
 
 
@@ -310,7 +325,7 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
             return source.error(f"must be a table: write [{shown_place(path)}]", *path)
         case "too_short":
             return source.error("is empty: name what the rule is for", *path)
-    return source.error(error["msg"], *path)
+    return source.error(error["msg"], *path, hint=context.get("hint"))
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.policy_settings import Policy, Source
 
 
+_NO_PROGRAMS = "There is none: put the program's file into a folder that [programs] path = [...] names."
+
+
 class PinnedProgram(BaseModel):
     """One of the operator's programs as it was when the policy was frozen.
 
@@ -149,7 +152,7 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
                 raise source.error(
                     f"there is no program {program!r} in [programs]",
                     *("rules", index, "programs"),
-                    hint=nearest(program, sorted(programs)) if programs else "Set the folder: [programs] path = [...].",
+                    hint=nearest(program, sorted(programs)) if programs else _NO_PROGRAMS,
                 )
             named.add(program)
     return PolicySnapshot(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.conditions import Condition
-from mcp_bridge.policy.rules.globs import ToolGlob
+from mcp_bridge.near_names import nearest
+from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
+from mcp_bridge.policy.rules.schema_defaults import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mcp_bridge.policy.rules.globs import Reading
     from mcp_bridge.policy.rules.policy_settings import Policy, Rule, Source
@@ -37,6 +40,9 @@ class PolicyWarning:
 
 _Found = tuple[str, tuple[str | int, ...]]
 
+Listed = Mapping[str, Sequence[tuple[ToolNames, Mapping[str, Any]]]]
+"""Tools of servers, by the servers' configured names: each tool's names, and the JSON Schema of its arguments."""
+
 
 def warnings(
     policy: Policy,
@@ -44,6 +50,7 @@ def warnings(
     *,
     programs: Mapping[str, str] | None = None,
     servers: Mapping[str, str] | None = None,
+    tools: Listed | None = None,
 ) -> list[PolicyWarning]:
     """The warnings about a policy.
 
@@ -52,6 +59,7 @@ def warnings(
         source: Its place in a file.
         programs: The hashes of the operator's programs, by name; None if unknown.
         servers: The aliases of all servers, `local` included, by their configured names; None if unknown.
+        tools: The tools of those servers whose tools are known; None if unknown.
     """
     globs = [[ToolGlob(text) for text in rule.tools] for rule in policy.rules]
     findings: list[_Found] = [
@@ -60,6 +68,10 @@ def warnings(
         *(_unpinned(policy.rules, programs) if programs is not None else ()),
         *(_unknown_servers(policy, globs, servers) if servers is not None else ()),
     ]
+    if servers is not None and tools is not None:
+        for index, rule in enumerate(policy.rules):
+            findings += _unknown_tools(index, rule, globs[index], servers, tools)
+            findings += _unknown_arguments(index, rule, globs[index], servers, tools)
     return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in findings]
 
 
@@ -77,7 +89,8 @@ def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterat
 
 def _outranks(other: Rule, rule: Rule, *, earlier: bool) -> bool:
     """Whether one of two rules for a tool always decides before the other can."""
-    if other is rule or (other.when is not None and other.effect != "program"):
+    is_narrower = other.when not in ({None, rule.when} if other.effect == "deny" else {None})
+    if other is rule or (is_narrower and other.effect != "program"):
         return False
     if other.effect == "deny":
         return earlier or rule.effect != "deny"
@@ -105,7 +118,54 @@ def _unknown_servers(policy: Policy, globs: list[list[ToolGlob]], servers: Mappi
         if server not in servers:
             yield f"there is no server {server!r}", ("trust_hints",)
     for index, rule in enumerate(policy.rules):
-        reading: Reading = "narrow" if rule.effect == "allow" else "broad"
+        reading = _reading(rule)
         for glob in globs[index]:
             if not any(glob.may_fit(server, alias, reading) for server, alias in servers.items()):
                 yield f"{glob.text!r} fits no server that is configured", ("rules", index, "tools")
+
+
+def _reading(rule: Rule) -> Reading:
+    return "narrow" if rule.effect == "allow" else "broad"
+
+
+def _unknown_tools(
+    index: int, rule: Rule, globs: list[ToolGlob], servers: Mapping[str, str], tools: Listed
+) -> Iterator[_Found]:
+    """Globs that match no tool, although all the servers that they match are listed."""
+    for glob in globs:
+        meant = _meant(rule, [glob], servers)
+        if meant and all(server in tools for server in meant) and not _matched(rule, [glob], meant, tools):
+            yield f"{glob.text!r} fits no tool of {', '.join(meant)}", ("rules", index, "tools")
+
+
+def _unknown_arguments(
+    index: int, rule: Rule, globs: list[ToolGlob], servers: Mapping[str, str], tools: Listed
+) -> Iterator[_Found]:
+    """References to what no tool of a rule can be given: they are None in each call, which decides it otherwise."""
+    meant = _meant(rule, globs, servers)
+    if rule.when is None or any(server not in tools for server in meant):
+        return
+    schemas = _matched(rule, globs, meant, tools)
+    for root, path in sorted(Condition(rule.when).references) if schemas else ():
+        names = (root, *path)
+        reached = max(reach(schema, names) for schema in schemas)
+        if reached == 0:
+            known = {name for schema in schemas for name in schema["properties"]}
+            close = nearest(root, sorted(known))
+            hint = f": did you mean ${close[0]}?" if close else ""
+            yield f"no tool that it is for has an argument {root!r}{hint}", ("rules", index, "when")
+        elif reached < len(names):
+            there, name = ".".join(names[:reached]), names[reached]
+            yield f"${there} has no {name!r} in any tool that it is for", ("rules", index, "when")
+
+
+def _meant(rule: Rule, globs: list[ToolGlob], servers: Mapping[str, str]) -> list[str]:
+    """The servers that may have a tool that one of the globs matches."""
+    reading = _reading(rule)
+    return [name for name, alias in servers.items() if any(glob.may_fit(name, alias, reading) for glob in globs)]
+
+
+def _matched(rule: Rule, globs: list[ToolGlob], servers: list[str], tools: Listed) -> list[Mapping[str, Any]]:
+    """The schemas of the servers' tools that one of the globs matches."""
+    fits = ToolGlob.names if rule.effect == "allow" else ToolGlob.covers
+    return [schema for server in servers for names, schema in tools[server] if any(fits(glob, names) for glob in globs)]

@@ -163,21 +163,36 @@ def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
     """A value among a call's arguments, or `MISSING`.
 
     Raises:
-        ConditionError: The path leads into a text or a number, which a server may parse as an object; or there is no
-            value, and whether the tool has a default for it is unknown.
+        ConditionError: The path leads into what has no such parts: for a name, a list, a text or a number; for an
+            index, what is no list. A server may take one for the other: a text for an object's JSON, an object for a
+            list of one. Or there is no value, and whether the tool has a default for it is unknown.
     """
     value = call.arguments.get(root, MISSING)
     for name in path:
         if value is MISSING or value is None:
             break
-        if not isinstance(value, (dict, list)) and name != "output":
-            raise ConditionError(f"${root} is asked for its {name!r}, and is no object there")
+        if not _may_have(value, name):
+            kind = "list" if _is_index(name) else "object"
+            raise ConditionError(f"${root} is asked for its {name!r}, and is no {kind} there")
         value = walk(value, (name,), of_step=False)
     if value is MISSING and not call.complete:
         raise ConditionError(f"whether its tool has a default for ${root} isn't known")
     if isinstance(value, list) and not schema_defaults.announces_array(call.schema, (root, *path)):
         return Unannounced(value)
     return value
+
+
+def _is_index(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def _may_have(value: Any, name: str) -> bool:
+    """Whether a value is of the kind that a name of a path leads into; `output` may be the value itself."""
+    if name == "output":
+        return True
+    if isinstance(value, dict):
+        return name in value or not _is_index(name)
+    return isinstance(value, list) and _is_index(name)
 
 
 _UNFIT = frozenset({Cause.CONDITION_FAILS, Cause.NO_ANSWER})

@@ -1,4 +1,4 @@
-"""What a decision takes from the JSON Schema of a tool's arguments: its defaults, and where it announces arrays.
+"""What rules take from the JSON Schema of a tool's arguments: its defaults, its arrays, and what it has no place for.
 
 The schema is a half-trusted server's word, so the work is bounded, and nothing is fetched: references to other
 documents lead nowhere. What these functions leave out, the rules decide without.
@@ -229,13 +229,49 @@ def announces_array(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     return any("array" in kinds(schema, place) for place in places)
 
 
+def reach(schema: Mapping[str, Any], path: tuple[str, ...]) -> int:
+    """How many names of a path lead to something that a schema lets be there; where it is vague, all do.
+
+    What isn't in `properties` may be there only if additional properties are declared: JSON Schema allows them
+    otherwise, too, but no tool's author means that.
+    """
+    places: list[Any] = [schema]
+    for count, name in enumerate(path):
+        if any(_is_vague(schema, place, name) for place in places):
+            return len(path)
+        inner = [each for place in places for each in _inner(schema, place, name)]
+        # As in a condition, where `output` may be the value itself.
+        places = [*inner, *(places if name == "output" else ())][:_MAX_HOPS]
+        if not places:
+            return count
+    return len(path)
+
+
+_OTHERS = "additionalProperties"
+
+
+def _is_vague(root: Mapping[str, Any], schema: Any, name: str) -> bool:
+    """Whether a schema leaves it open whether there is a part of this name."""
+    parts = list(_alternatives(root, schema))
+    announced = kinds(root, schema)
+    is_cut = len(parts) >= _MAX_HOPS or any("$ref" in part and _target(root, part["$ref"]) is None for part in parts)
+    if is_cut or not announced:
+        return True
+    if name.isdecimal() and "array" in announced and not any(isinstance(part.get("items"), dict) for part in parts):
+        return True
+    if "object" not in announced:
+        return False
+    says_which = any(isinstance(part.get(word), dict) for part in parts for word in ("properties", _OTHERS))
+    return not says_which or any(part.get(_OTHERS) is True or part.get("patternProperties") for part in parts)
+
+
 def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
     for part in _alternatives(root, schema):
         properties = part.get("properties")
         if isinstance(properties, dict) and name in properties:
             yield properties[name]
-        elif isinstance(part.get("additionalProperties"), dict):
-            yield part["additionalProperties"]
+        elif isinstance(part.get(_OTHERS), dict):
+            yield part[_OTHERS]
         if name.isdecimal() and isinstance(part.get("items"), dict):
             yield part["items"]
 

@@ -188,7 +188,7 @@ def follow(path: str, arguments: Any) -> Any:
 
 
 def _followed(path: str, arguments: Any) -> tuple[Any, bool]:
-    """As `follow`, and whether it has led into what has no parts: a server may see some in it."""
+    """As `follow`, and whether it has led into what has no such parts: a server may see some in it."""
     value = arguments
     for name in path.split("."):
         if isinstance(value, dict) and name in value:
@@ -196,7 +196,9 @@ def _followed(path: str, arguments: Any) -> tuple[Any, bool]:
         elif isinstance(value, list) and name.isascii() and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return None, value is not None and not isinstance(value, (dict, list))
+            is_index = name.isascii() and name.isdecimal()
+            has_such = isinstance(value, list) if is_index else isinstance(value, dict)
+            return None, value is not None and not has_such
     return value, False
 
 
