@@ -256,6 +256,19 @@ display([{"sum": 1234567.89, "lat": 48.1374327, "third": 1 / 3, "small": 2.5e-9,
     ]
 
 
+async def test_numbers_of_a_table_that_differ_look_different_in_javascript(both):
+    code = """
+display([{ sum: 1234567.89, lat: 48.1374327, third: 1 / 3, small: 2.5e-9, near: 0.99999999, none: NaN },
+         { sum: 1234568.12, lat: 48.13743271, third: 2, small: 0, near: 10 ** 20, none: null }]);
+"""
+    record = await both.run(code, language="javascript")
+    assert [line.split() for line in lines(record)] == [
+        ["sum", "lat", "third", "small", "near", "none"],
+        ["1234567.89", "48.1374327", "0.333333", "2.5e-9", "0.99999999", "NaN"],
+        ["1234568.12", "48.13743271", "2", "0", "100000000000000000000", "null"],
+    ]
+
+
 async def test_a_document_that_is_not_kept_is_said_to_be_not_and_a_large_one_is_whole(bilingual):
     code = {
         "python": """

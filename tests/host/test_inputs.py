@@ -640,6 +640,19 @@ async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines(sandboxes,
         assert told[3] == "[not handed in: 27 more of tree]"
 
 
+async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines_in_javascript_too(both, data):
+    data.write("tree/a", "a")
+    for number in range(30):
+        (data.folder / "tree" / f"link{number:02}").symlink_to("a")
+    async with both.open(governance=data.governed(tree="tree")) as bridge:
+        code = "await runtime.files('tree'); console.log((await runtime.files('tree')).length)"
+        record = await bridge.run(code, language="javascript")
+    assert lines(record) == ["1"]
+    told = record.stderr.decode().splitlines()
+    assert all(line.startswith("[not handed in: tree/link") for line in told[:3]), told
+    assert told[3:] == ["[not handed in: 27 more of tree]"]
+
+
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
     data.write("a.txt", "x" * 3_000_000)
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:

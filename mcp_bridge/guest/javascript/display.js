@@ -197,7 +197,7 @@ class Display {
     let changed = false;
     const inner = (item) => {
       const left = this.#extracted(item, instead, depth + 1);
-      changed ||= left !== item;
+      changed ||= !Object.is(left, item);
       return left;
     };
     const made = isArray ? value.map(inner) : Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inner(item)]));

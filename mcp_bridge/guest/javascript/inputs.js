@@ -15,6 +15,9 @@ const FOLDER = '/workspace/in';
 // With these, opening a path of the folder just finds nothing there.
 const MISSING = new Set(['unknown_input', 'input_unavailable']);
 
+// Most lines at once about what isn't handed in.
+const MAX_TOLD = 3;
+
 const { lstatSync } = fs;
 
 function plainName(name) {
@@ -164,11 +167,17 @@ class Inputs {
   }
 
   #tell(name, leftOut) {
-    for (const what of leftOut) {
-      const line = `[not handed in: ${name === undefined ? what : `${name}/${what}`}]\n`;
-      if (!this.#told.has(line)) process.stderr.write(line);
-      this.#told.add(line);
+    const where = name === undefined ? '' : `${name}/`;
+    const told = leftOut.map((what) => where + what).filter((line) => !this.#told.has(line));
+    for (const line of told) this.#told.add(line);
+    const rest = told.splice(MAX_TOLD);
+    if (rest.length) {
+      // The host itself may end with how many more there are.
+      const last = /^(\d+) more$/.exec(rest.at(-1).slice(where.length));
+      const count = rest.length + (last ? Number(last[1]) - 1 : 0);
+      told.push(name === undefined ? `${count} more` : `${count} more of ${name}`);
     }
+    for (const line of told) process.stderr.write(`[not handed in: ${line}]\n`);
   }
 
   // From now on, have files of the folder fetched when they are opened, or a folder's listed.

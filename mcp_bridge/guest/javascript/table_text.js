@@ -1,11 +1,13 @@
 'use strict';
 // The text of a table that a script displays, as `guest/values/table_text.py` makes it: so many rows and columns of it,
-// aligned.
+// aligned. Fractions have six decimals at most, or six digits where they are small; in full where different values of a
+// column would look the same, or one would look like a whole number.
 const util = require('node:util');
 
 const MAX_ROWS = 50;
 const MAX_COLUMNS = 20;
 const MAX_CELL_CHARS = 60;
+const DECIMALS = 6;
 const HALF = MAX_ROWS / 2;
 const BETWEEN = '  ';
 
@@ -28,8 +30,20 @@ function table(value) {
   const columns = [...names];
   const shown = columns.slice(0, MAX_COLUMNS);
   const rows = value.length <= MAX_ROWS ? value : [...value.slice(0, HALF), ...value.slice(-HALF)];
-  const cells = rows.map((row) => shown.map((name) => (Object.hasOwn(row, name) ? text(row[name]) : '')));
-  return aligned(shown.map(text), cells, { rows: value.length, columns: columns.length });
+  const numbers = shown.map((name) => numberText(rows.map((row) => row[name])));
+  const cells = rows.map((row) => shown.map((name, at) => (Object.hasOwn(row, name) ? text(row[name], numbers[at]) : '')));
+  return aligned(shown.map((name) => text(name)), cells, { rows: value.length, columns: columns.length });
+}
+
+// What gives the text of each number of a column, so that it is short and no other's.
+function numberText(column) {
+  const values = [...new Set(column.filter((value) => typeof value === 'number' && !Number.isInteger(value)))];
+  const isToldApart = new Set(values.map(rounded)).size === values.length;
+  return isToldApart && !values.some((value) => Number.isInteger(rounded(value))) ? rounded : (value) => value;
+}
+
+function rounded(value) {
+  return Number(Math.abs(value) >= 0.1 ? value.toFixed(DECIMALS) : value.toPrecision(DECIMALS));
 }
 
 function aligned(names, rows, total) {
@@ -41,8 +55,8 @@ function aligned(names, rows, total) {
 }
 
 // A cell's text, in one line.
-function text(value) {
-  const whole = typeof value === 'number' && !Number.isInteger(value) ? `${Number(value.toPrecision(6))}` : `${value}`;
+function text(value, number) {
+  const whole = typeof value === 'number' && !Number.isInteger(value) ? `${number(value)}` : `${value}`;
   const plain = whole.slice(0, 4 * MAX_CELL_CHARS).trim().replace(/\s+/g, ' ');
   return plain.length <= MAX_CELL_CHARS ? plain : `${plain.slice(0, MAX_CELL_CHARS - 1)}…`.toWellFormed();
 }
