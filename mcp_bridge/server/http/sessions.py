@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import pydantic_core
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
-from mcp.server.streamable_http import GET_STREAM_KEY, MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import GET_STREAM_KEY, LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from starlette.datastructures import Headers
@@ -238,7 +238,29 @@ class Sessions(StreamableHTTPSessionManager):
         session_id = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
         if session_id is not None and not self._is_open(session_id, scope.get("user")):
             raise _unknown_session()
+        if session_id is not None and scope["method"] == "GET":
+            self._check_resumed(session_id, Headers(scope=scope).get(LAST_EVENT_ID_HEADER))
         await super()._handle_stateful_request(scope, receive, send)
+
+    def _check_resumed(self, session_id: str, event_id: str | None) -> None:
+        """Check that a stream can be resumed after this event.
+
+        The SDK would answer with an empty stream: its client would ask again, forever. 404 would end the session.
+
+        Raises:
+            RefusedRequest: It can't.
+        """
+        session = self._sessions.get(session_id)
+        if event_id is None or session is None:
+            return
+        if session.events is None or not session.events.is_known(event_id):
+            raise refused(
+                400,
+                "events_lost",
+                "There is no stream with this event (Last-Event-ID) in the session, or its events aren't kept any "
+                "longer (http.replay_size). If its request was sent, it was begun.",
+                "Don't resume it. The session itself goes on.",
+            )
 
     def _is_open(self, session_id: str, user: object) -> bool:
         transport = self._server_instances.get(session_id)
