@@ -560,6 +560,29 @@ async def test_a_request_that_is_answered_and_not_over_yet_is_no_open_stream(met
     assert (requests.streams, requests.is_awaited) == (0, False)
 
 
+@pytest.mark.parametrize("number", [None, 1.5, True, [1], {}])
+async def test_a_request_whose_id_is_none_is_refused_and_not_taken_for_a_notification(answering, number):
+    async with answering.http() as http:
+        session = await opened(http)
+        modern_call, headers = run("1")
+        for body, given in ((call("1", number), session), (INITIALIZE | {"id": number}, ACCEPT)):
+            answer = await http.post("/mcp", json=body, headers=given)
+            assert (answer.status_code, code_of(answer)) == (400, "bad_argument")
+            assert answer.json()["error"]["code"] == -32600
+        assert (await http.post("/mcp", json=modern_call | {"id": number}, headers=headers)).status_code == 400
+
+
+async def test_a_batch_and_an_unknown_version_are_refused_in_plain_words(answering):
+    async with answering.http() as http:
+        session = await opened(http)
+        batch = await http.post("/mcp", json=[call("1", 3)], headers=session | {"mcp-protocol-version": "2025-03-26"})
+        unknown = await http.post("/mcp", json=call("1", 3), headers=session | {"mcp-protocol-version": "1999-01-01"})
+        for answer, said in ((batch, "Batches"), (unknown, "Known are 2024-11-05, 2025-03-26")):
+            assert (answer.status_code, code_of(answer)) == (400, "bad_argument")
+            assert said in answer.json()["error"]["message"]
+            assert "pydantic" not in answer.text
+
+
 # --- streams ---
 
 
