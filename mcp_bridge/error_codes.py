@@ -52,6 +52,7 @@ Code = Literal[
     "dry_run", "duplicate_id",
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
     "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "event_timeout",
+    "events_lost",
     "execution_running", "exit", "failed",
     "file_changed", "files", "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large",
     "image",
@@ -1116,6 +1117,11 @@ GROUPS: Final[tuple[Group, ...]] = (
         "demo_needs_servers": Description(
             "The demonstration's servers are not there.",
             "`make demo` in a checkout installs them."),
+        "events_lost": Description(
+            "A client resumes a stream over HTTP of which nothing, or not the answer, is kept any longer "
+            "(`http.replay_size`). The request itself was handled.",
+            "The error has the execution, if it is known; the same call with the same idempotency key is answered "
+            "again and not made again.", _CLIENT),
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
         "request_id_in_use": Description(
             "A session's request has the id of another that isn't answered yet. It was not begun.",

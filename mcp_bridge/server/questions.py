@@ -143,10 +143,16 @@ class DirectQuestions(Questions):
 
 
 class RoundTripQuestions(Questions):
-    """Sends requests as results of the call, and continues between the rounds (from 2026-07-28)."""
+    """Sends requests as results of the call, and continues between the rounds (from 2026-07-28).
 
-    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
+    Args:
+        ctx: The request that begins the call.
+        params: Its parameters.
+    """
+
+    def __init__(self, ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams) -> None:
         super().__init__(ctx)
+        self._called = (params.name, params.arguments)
         self.open: dict[str, Any] = {}
         self.result: types.CallToolResult | None = None
         self.scope = anyio.CancelScope()
@@ -169,6 +175,10 @@ class RoundTripQuestions(Questions):
         finally:
             self.open.pop(key, None)
             self._waiting.pop(key, None)
+
+    def is_of(self, params: types.CallToolRequestParams) -> bool:
+        """Whether a request has the tool and the arguments that the call was begun with, as its repetition has to."""
+        return self._called == (params.name, params.arguments)
 
     def take(self, answers: dict[str, Any]) -> None:
         """Distribute the answers of a round; a request without one counts as not answered."""
@@ -212,19 +222,26 @@ class Conversations:
             principal: Whose call it is.
 
         Raises:
-            MCPError: Invalid parameters: the state is unknown, or its call has ended.
+            MCPError: Invalid parameters: the state is unknown, or its call has ended, or was begun with other ones.
         """
         if params.request_state is not None:
-            parked = self._parked.pop((principal, params.request_state), None)
+            parked = self._parked.get((principal, params.request_state))
             if parked is None:
                 raise MCPError(types.INVALID_PARAMS, "This call doesn't wait for answers (any more); begin it anew.")
+            if not parked.is_of(params):
+                message = (
+                    "[bad_argument] This requestState is of a call with other arguments, which still waits. Nothing "
+                    "was done: repeat that call with its own arguments, or begin another without a requestState."
+                )
+                raise MCPError(types.INVALID_PARAMS, message, {"code": "bad_argument"})
+            del self._parked[principal, params.request_state]
             parked.ctx = ctx
             parked.news = anyio.Event()
             parked.take(params.input_responses or {})
         elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return await work(DirectQuestions(ctx))
         else:
-            parked = RoundTripQuestions(ctx)
+            parked = RoundTripQuestions(ctx, params)
             if not parked.can_be_asked:
                 return await work(parked)
             self._tasks.start_soon(parked.run, work)

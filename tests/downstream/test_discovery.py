@@ -1,5 +1,6 @@
 """Which servers there are, and what they are called."""
 
+import hashlib
 import json
 import keyword
 import os
@@ -485,7 +486,17 @@ def test_tool_aliases_keep_what_is_an_identifier(name, alias):
 def test_names_that_collide_once_made_identifiers_stay_distinct():
     assert assign(["a-b", "a_b", "a_b_2"]) == {"a-b": "a_b_3", "a_b": "a_b", "a_b_2": "a_b_2"}
     assert assign(["class", "class_"]) == {"class": "class_2", "class_": "class_"}
-    assert assign(["Foo", "foo", "FOO"], lower=True) == {"FOO": "foo_2", "Foo": "foo_3", "foo": "foo"}
+    assert assign(["Foo", "foo"], lower=True) == {"Foo": "foo_2", "foo": "foo"}
+    assert assign(["a-b", "a_b-2"]) == {"a-b": "a_b", "a_b-2": "a_b_2"}
+    assert assign(["a-b", "a_b", "a_b-2"]) == {"a-b": "a_b_3", "a_b": "a_b", "a_b-2": "a_b_2"}
+
+
+def test_of_several_names_that_become_the_same_each_keeps_its_alias_when_another_comes():
+    hashed = {name: f"del_user_{hashlib.sha256(name.encode()).hexdigest()[:8]}" for name in ("del-user", "del user")}
+    assert assign(hashed) == hashed
+    more = assign([*hashed, "del!user", "del_user", "del_user_2", "other"])
+    assert {name: more[name] for name in hashed} == hashed
+    assert more["del_user"] == "del_user"
 
 
 def test_reserved_identifiers_are_not_given_out():
@@ -514,6 +525,17 @@ def test_aliases_are_injective_valid_and_independent_of_order(given_names, lower
     shuffled = list(given_names)
     rng.shuffle(shuffled)
     assert assign(shuffled, lower=lower) == aliases
+
+
+similar = st.text(alphabet="ab-. !A", max_size=4)
+
+
+@given(st.lists(similar, max_size=12), similar, st.booleans())
+def test_a_further_name_moves_no_alias_to_another_tool(given_names, further, lower):
+    before, after = assign(given_names, lower=lower), assign([*given_names, further], lower=lower)
+    owners = {alias: name for name, alias in before.items()}
+    for name, alias in after.items():
+        assert owners.get(alias, name) == name or name == alias
 
 
 def test_nearest_names_ignore_case():

@@ -510,7 +510,10 @@ async def test_an_error_result_is_a_result():
 
 async def test_an_answer_that_is_no_tool_result_is_an_error():
     async with Fleet([faulty("malformed")]) as fleet:
-        assert (await failure(fleet, "faulty", "echo", {"text": "x"})).code == "bad_result"
+        error = await failure(fleet, "faulty", "echo", {"text": "x"})
+        assert (error.code, "The call may have happened." in str(error)) == ("bad_result", True)
+        assert error.details["reason"].endswith("content: Input should be a valid list")
+        assert "not a list" not in str(error.record())
 
 
 async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():

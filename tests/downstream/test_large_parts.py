@@ -72,7 +72,7 @@ def test_a_mark_that_a_server_writes_is_text_like_any():
     assert large_parts.reattach(result, large_parts.detached_parts(result), objects_only=True).meta == {"kept": 1}
 
 
-@pytest.mark.parametrize("block", [{"type": "text"}, {"type": "nonsense", "text": LARGE_TEXT}, 7, None])
+@pytest.mark.parametrize("block", [{"type": "text"}, {"type": "image", "text": LARGE_TEXT}, 7, None])
 def test_content_that_is_none_is_refused_as_a_small_one_is(block):
     raw = {"content": [{"type": "text", "text": LARGE_TEXT}, block]}
     result = as_small(large_parts.detach(raw))

@@ -201,7 +201,7 @@ def test_names_that_all_become_the_same_are_told_apart_in_linear_time(monkeypatc
     EntryCounts.lookups = 0
     same = ["x" + "".join("-" if number >> bit & 1 else "." for bit in range(11)) for number in range(2000)]
     found = assign(same)
-    assert sorted(found.values())[:2] == ["x___________", "x___________10"]
+    assert {alias[:12] for alias in found.values()} == {"x___________"}
     assert len(set(found.values())) == 2000
     assert EntryCounts.lookups < 10 * 2000
 

@@ -27,6 +27,7 @@ from oauth_fixtures import (
     server_spec,
 )
 
+from mcp_bridge.cli.commands.logins import _state as login_state
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
 from mcp_bridge.downstream.oauth import authorization_client, token_renewal
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
@@ -437,6 +438,47 @@ async def test_an_authorization_server_that_has_ended_a_login_is_not_asked_again
         error = await error_of(spec, state)
         assert error.code == "login_needed"
     assert len(authorization_server.events("refused", grant="refresh_token")) == 1
+
+
+@pytest.mark.parametrize("how", ["ended", "silent"])
+async def test_a_refused_login_that_cant_be_renewed_counts_as_ended_though_its_time_isnt_over(
+    authorization_server, protected_server, state, hasty, how
+):
+    spec = server_spec(protected_server)
+    login = await logged_in(spec, state)
+    if how == "silent":
+        authorization_server.behave(token=how)
+    else:
+        httpx2.post(
+            f"{authorization_server.url}/token/revocation",
+            data={"token": login.tokens.refresh_token, "client_id": login.client.client_id},
+        ).raise_for_status()
+    assert login_state(spec, login) == "logged in"
+    for _ in range(2):
+        flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("GET", spec.url))
+        with pytest.raises(BridgeError) as caught:
+            await flow.__anext__()
+            await flow.asend(httpx2.Response(401))
+        assert caught.value.code == "login_needed"
+    assert login_state(spec, await read_login(login_store(state), spec)) == "ended"
+
+
+async def test_a_server_that_wants_more_rights_is_told_by_their_names(authorization_server, protected_server, state):
+    spec = server_spec(protected_server)
+    login = await logged_in(spec, state)
+    token = login.tokens.access_token
+
+    async def told(more):
+        flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("GET", spec.url))
+        await flow.__anext__()
+        asked = {"www-authenticate": f'Bearer error="insufficient_scope"{more}'}
+        with pytest.raises(BridgeError) as caught:
+            await flow.asend(httpx2.Response(403, headers=asked))
+        return str(caught.value)
+
+    assert "with more rights (admin files:write): add them" in await told(', scope="admin files:write"')
+    for nothing in ("", f', scope="admin {token[:20]}"', f', scope="{"x" * 300}"'):
+        assert "with more rights: add them" in await told(nothing)
 
 
 async def test_a_registered_client_logs_in_with_its_secret_which_no_login_keeps(

@@ -217,9 +217,13 @@ async def test_a_refusal_for_the_time_being_is_waited_for_and_nothing_else_is_se
         service.answers = [Response(status_code=429, headers={"retry-after": "3600"})]
         error = await failure(fleet, "create_pet", name="Ada")
         assert (error.code, error.details["retry_in"]) == ("server_busy", 3600)
+        before = len(service.paths("POST"))
+        service.answers = [Response(status_code=429, headers={"retry-after": "9" * 20})]
+        assert (await failure(fleet, "create_pet", name="Ada")).details["retry_in"] >= 10**9
+        assert len(service.paths("POST")) == before + 1
         service.answers = [Response(status_code=503, headers={"retry-after": "0"})]
         assert (await failure(fleet, "create_pet", name="Ada")).code == "connection_lost"
-        assert len(service.paths("POST")) == 4
+        assert len(service.paths("POST")) == 5
 
 
 async def test_a_wait_that_a_calls_time_does_not_allow_is_not_begun():
@@ -346,6 +350,7 @@ async def test_redirects_are_followed_to_the_same_origin_alone():
         before = len(service.seen)
         error = await failure(fleet, "away", to="http://169.254.169.254/latest")
         assert (error.code, error.details["reason"]) == ("server_unavailable", "redirected")
+        assert "write its address as base_url" in str(error)
         assert len(service.seen) == before + 1
         service.answers = [Response(status_code=303, headers={"location": "/pets/1"})]
         done = await value(fleet, "create_pet", name="Ada")

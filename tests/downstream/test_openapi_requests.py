@@ -223,6 +223,65 @@ def test_an_argument_isnt_a_template():
     assert built(service, "x", a="{b}", b="secret").url == f"{BASE}/%7Bb%7D/secret"
 
 
+LINES = "a\r\nX: 1\tb"
+
+
+@pytest.mark.parametrize("style", ["form", "deepObject"])
+def test_a_value_of_several_lines_is_encoded_in_a_query_a_form_and_a_cookie(style):
+    service = parameter("query", style, explode=True)
+    for value in (LINES, [LINES], {"b": LINES}):
+        if style == "form" or isinstance(value, dict):
+            [(_, read)] = parse_qsl(built(service, "x", color=value).url.partition("?")[2])
+            assert read == LINES
+    assert built(parameter("cookie", "form", explode=False), "x", color=LINES).headers["cookie"] == (
+        "color=a%0D%0AX%3A%201%09b"
+    )
+    schema = {"type": "object", "properties": {"message": {"type": "string"}}}
+    content = {"requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}}
+    form = compiled(document({"/x": {"post": {"operationId": "x", **content}}}))
+    assert parse_qsl(built(form, "x", message=LINES).content.decode()) == [("message", LINES)]
+
+
+def test_a_value_of_several_lines_is_refused_in_a_header_a_path_and_a_members_name():
+    for place, style in (("header", "simple"), ("path", "simple"), ("path", "label"), ("path", "matrix")):
+        for value in (LINES, [LINES], {"b": LINES}):
+            with pytest.raises(ValueError, match=r"color: contains a (line break|control character)"):
+                built(parameter(place, style, explode=False), "x", color=value)
+    for style in ("form", "deepObject"):
+        with pytest.raises(ValueError, match="name of a member contains a control character"):
+            built(parameter("query", style, explode=True), "x", color={"a\n": "b"})
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800"])
+def test_what_no_part_of_an_address_may_have_is_refused(value):
+    with pytest.raises(ValueError, match="can't be sent there"):
+        built(parameter("query", "form", explode=True), "x", color=value)
+
+
+@pytest.mark.parametrize(
+    ("place", "style", "explode", "value", "separator"),
+    [
+        ("header", "simple", False, ["a", "b,c"], ","),
+        ("header", "simple", True, {"a": "b,c"}, ","),
+        ("header", "simple", True, {"a=b": "c"}, "="),
+        ("header", "simple", False, {"a,b": "c"}, ","),
+        ("query", "spaceDelimited", False, ["a", "b c"], " "),
+        ("query", "pipeDelimited", False, {"a": "b|c"}, "|"),
+        ("path", "label", True, ["a", "b.c"], "."),
+    ],
+)
+def test_an_item_cant_be_read_as_two(place, style, explode, value, separator):
+    service = parameter(place, style, explode)
+    with pytest.raises(ValueError, match=f"color: an item contains '[{separator}]', which separates"):
+        built(service, "x", color=value)
+    # Where it is encoded, or there is only one, it is sent.
+    assert built(parameter("query", "form", explode=False), "x", color=["a", "b,c"]).url.endswith("?color=a,b%2Cc")
+    assert built(parameter("header", "simple", explode=False), "x", color="b,c").headers["color"] == "b,c"
+    reserved = parameter("query", "form", explode=False, allowReserved=True)
+    with pytest.raises(ValueError, match="an item contains ','"):
+        built(reserved, "x", color=["a", "b,c"])
+
+
 def test_a_form_and_a_text_and_bytes():
     def body(media, schema):
         content = {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}
@@ -242,8 +301,10 @@ def test_a_files_name_and_type_stay_in_their_part():
     schema = {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}
     content = {"requestBody": {"content": {"multipart/form-data": {"schema": schema}}}}
     service = compiled(document({"/x": {"post": {"operationId": "x", **content}}}))
-    with pytest.raises(ValueError, match="filename"):
+    with pytest.raises(ValueError, match=r"its filename contains '\\r', which"):
         built(service, "x", f={"data": "AAE=", "filename": "a\r\nX: 1"})
+    with pytest.raises(ValueError, match="its filename has more than 255 characters"):
+        built(service, "x", f={"data": "AAE=", "filename": "a" * 256})
     with pytest.raises(ValueError, match="mime_type"):
         built(service, "x", f={"data": "AAE=", "mime_type": "text/plain\r\nX: 1"})
     content = built(service, "x", f={"data": "AAE=", "filename": 'a"; x="b'}).content

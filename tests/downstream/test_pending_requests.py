@@ -232,7 +232,7 @@ RESULTS = [
     INPUT_REQUIRED,
     {"resultType": "input_required"},
     {"content": "text"},
-    {"content": [{"type": "unheard-of"}], "resultType": "complete"},
+    {"content": [{"type": "image"}], "resultType": "complete"},
     {},
 ]
 

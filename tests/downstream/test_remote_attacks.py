@@ -434,6 +434,38 @@ async def test_what_comes_before_a_response_is_bounded():
                 assert await response.aread() == b"{}"
 
 
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{",
+            "broke off its answer: what it sent isn't HTTP, or isn't whole",
+        ),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "didn't answer: what it sent isn't HTTP, or isn't whole"),
+        (b"", "didn't answer: it closed the connection, or doesn't speak HTTP"),
+    ],
+)
+async def test_a_part_of_an_answer_is_told_from_none(sent, reason):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with open_client(remote(port), RemoteAccess(without_secrets)) as client:
+            attempt = http_client.Attempt()
+            with pytest.raises((http_client.RequestFailedError, httpx2.HTTPError)) as caught:
+                async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt) as response:
+                    await response.aread()
+    error = caught.value
+    failure = (
+        error.failure if isinstance(error, http_client.RequestFailedError) else http_client.failure_of(error, attempt)
+    )
+    assert (failure.kind, failure.reason) == ("lost", reason)
+
+
 async def test_a_wait_of_a_thousand_digits_is_as_long_as_any():
     async def answer(_request, message, _number):
         if message["method"] != "tools/call":

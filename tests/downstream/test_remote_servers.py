@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import os
+import re
 from collections import Counter
 
 import anyio
@@ -552,6 +553,65 @@ async def test_an_answer_that_is_none_is_an_error_and_the_next_call_works(answer
         assert (error.code, part in error.message) == (code, True), error
         assert await text(fleet) == "done"
     assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize("padding", [10, 1 << 20], ids=["small", "large"])
+async def test_a_content_block_of_an_unknown_type_costs_nothing_but_itself(padding):
+    async def later(_request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
+        blocks = [{"type": "text", "text": "x" * padding}, {"type": "weird", "x": 1}, link]
+        return JSONResponse(server.result(message) | {"result": {"content": blocks}})
+
+    server = ScriptedServer(later)
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        first, second, third = (await call_tool(fleet, "remote", "act")).content
+    assert (first.text, third.name) == ("x" * padding, "a")
+    assert second.text == "[a content block of the type 'weird' is left out: the bridge doesn't know it]"
+
+
+async def test_malformed_notifications_are_dropped_and_logged_once_without_what_they_contain(caplog):
+    async def answers(_request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        broken = [
+            {"method": "notifications/progress", "params": {"progress": "MARK", "progressToken": {"MARK": 1}}},
+            {"method": "notifications/message", "params": {"level": "MARK", "data": "MARK"}},
+            {"method": "notifications/tools/list_changed", "params": "MARK"},
+            {"method": "notifications/message", "params": {"level": "info", "data": "said"}},
+        ]
+        events = [b"data: " + json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n\n" for each in broken * 3]
+        return _events(*events, b"data: " + json.dumps(server.result(message)).encode() + b"\n\n")
+
+    told = []
+    server = ScriptedServer(answers)
+    with caplog.at_level("INFO"):
+        async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+            assert await text(fleet, tell=told.append) == "done"
+    assert told == ["said"] * 3
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line for line in logged if "malformed" in line] == [
+        "a server sends malformed notifications (notifications/progress), which are dropped"
+    ]
+    assert "MARK" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_listing_that_is_slow_and_without_end_says_so():
+    async def pages(_request, message, _number):
+        if message["method"] != "tools/list":
+            return None
+        if len(server.seen) > 20:
+            await asyncio.sleep(60)
+        page = {"tools": [], "nextCursor": str(len(server.seen))}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": page})
+
+    server = ScriptedServer(pages)
+    async with serving(server.app) as port, Fleet([remote(port, start_timeout=5)]) as fleet:
+        error = await failure(fleet)
+    assert error.code == "server_start_failed"
+    assert re.search(r"its list of tools had \d+ pages after 5 s, and no end", str(error))
 
 
 async def test_an_answer_without_end_is_an_error_in_bounded_memory():

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from types import SimpleNamespace
 
 import anyio
 import httpx2
@@ -11,6 +12,9 @@ from http_bridge import serving
 from mcp import Client
 from prometheus_client.parser import text_string_to_metric_families
 from servers.specs import faulty
+
+from mcp_bridge.server.http import app
+from mcp_bridge.telemetry import measurements
 
 pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]
@@ -238,3 +242,19 @@ async def test_over_http_metrics_count_runs_by_principal(configure):
         assert not ended.is_error, ended.content
         text = (await http.get("/metrics")).text
     assert 'mcp_bridge_runs_total{kind="script",principal="local",status="success"} 1.0' in text
+
+
+def test_metrics_are_served_over_http_once_their_library_is_installed(monkeypatch):
+    telemetry = SimpleNamespace(over_http=True)
+    first = SimpleNamespace(settings=SimpleNamespace(telemetry=telemetry))
+    nothing = SimpleNamespace(current=None, admit=None)
+    monkeypatch.setattr(app, "has_prometheus", lambda: False)
+    route = app._metrics(first, nothing, nothing, nothing, nothing)
+    assert route() is None
+    monkeypatch.setattr(app, "has_prometheus", lambda: True)
+    added = []
+    monkeypatch.setattr(measurements, "add", added.append)
+    assert route().path == "/metrics"
+    # They are counted once.
+    assert route() is route()
+    assert len(added) == 1

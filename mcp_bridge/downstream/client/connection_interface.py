@@ -64,6 +64,7 @@ class ServerConnection(ABC):
         failure: Why it never became ready, or None.
         listing: Its tools, once ready.
         stale: Whether the server has announced changes of its tools since the listing.
+        pages_listed: How many pages of tools the server has sent.
         stopping: Why the bridge is stopping it, or None.
         death_handled: Whether the supervisor has handled its end.
         last_used: When a request was last made, on the event loop's clock.
@@ -81,6 +82,7 @@ class ServerConnection(ABC):
         self.listing = Listing(())
         self.listed_at = 0.0
         self.stale = False
+        self.pages_listed = 0
         self.stopping: str | None = None
         self.death_handled = False
         self.started_at = anyio.current_time()

@@ -43,7 +43,7 @@ from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
-from mcp_bridge.downstream.transports.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.transports.large_parts import detached_parts, known_blocks, reattach, tools_of
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.downstream.transports.sse_transport import SseTransport
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
@@ -279,6 +279,7 @@ class Connection(ServerConnection):
                 if error.code == METHOD_NOT_FOUND and cursor is None:
                     break  # A server of prompts or resources only.
                 raise
+            self.pages_listed += 1
             self._refuse_bridge((page.meta or {}).get(INSTANCE_KEY))
             await on_thread(_add_page, gathered, page)
             cursor = page.next_cursor
@@ -389,6 +390,8 @@ def _call_result(raw: dict[str, Any], version: str) -> CallToolResult | InputReq
     Raises:
         pydantic.ValidationError: It is no result in that version of the protocol.
     """
+    if isinstance(content := raw.get("content"), list):
+        raw = raw | {"content": known_blocks(content)}
     validate_server_result("tools/call", version, raw)
     if version not in MODERN_PROTOCOL_VERSIONS and not _MODERN_FIELDS.isdisjoint(raw):
         raw = {name: value for name, value in raw.items() if name not in _MODERN_FIELDS}

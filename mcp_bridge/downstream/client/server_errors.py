@@ -35,7 +35,10 @@ _EXIT_STATUS_POLL = 0.01
 INVALID_PARAMS = -32602
 
 # Maximum characters of a decoder's message in an error.
-_REASON = 500
+_REASON = 200
+
+# A listing of so many pages before a server was ready is what it wasn't ready for.
+_MANY_PAGES = 10
 
 _OUTPUT_LINES = 8
 _OUTPUT_COLUMNS = 240
@@ -158,7 +161,7 @@ def start_failure(
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
     if spec.is_remote:
-        return _connect_failure(spec, connection)
+        return _connect_failure(spec, launched)
     outputs = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = outputs[0] if outputs else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
@@ -178,8 +181,7 @@ def start_failure(
         why = f"its listing is too large: {large}."
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif not connection.settled.is_set():
-        why = f"it was not ready after {spec.start_timeout:g} s."
-        hint = _slow_hint(spec)
+        why, hint = _not_ready(spec, launched)
     elif status := connection.transport.exit_status():
         why = f"it ended with {status} before it was ready."
         if _could_not_fetch(spec, connection.transport.log.text()):
@@ -212,8 +214,9 @@ def _unpassable(spec: ServerSpec) -> str | None:
     return None
 
 
-def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeError:
+def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> BridgeError:
     """The error for a remote server that did not become ready."""
+    connection = launched[-1]
     failure = connection.failure
     data = getattr(failure, "data", None)
     refused = failure if isinstance(failure, BridgeError) else data if isinstance(data, BridgeError) else None
@@ -224,8 +227,7 @@ def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeEr
         return _unauthorized(spec, remote)
     hint: str | None = f"Check its url; {_SHOW_MORE}."
     if not connection.settled.is_set():
-        why = f"it was not ready after {spec.start_timeout:g} s."
-        hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
+        why, hint = _not_ready(spec, launched)
     elif remote is not None:
         why = f"it {remote.reason}."
     elif large := _too_large(failure, connection):
@@ -305,8 +307,17 @@ def _could_not_fetch(spec: ServerSpec, printed: str) -> bool:
     return _runner(spec) in _RUNNERS and _NOT_FETCHED.search(printed) is not None
 
 
+def _not_ready(spec: ServerSpec, launched: Sequence[ServerConnection]) -> tuple[str, str]:
+    """Why a server wasn't ready in time, and what helps."""
+    pages = max(connection.pages_listed for connection in launched)
+    if pages >= _MANY_PAGES:
+        why = f"its list of tools had {pages} pages after {spec.start_timeout:g} s, and no end."
+        return why, f"If the list has an end, a longer start_timeout in its configuration helps; {_SHOW_MORE}."
+    return f"it was not ready after {spec.start_timeout:g} s.", _slow_hint(spec)
+
+
 def _slow_hint(spec: ServerSpec) -> str:
-    if _runner(spec) in _RUNNERS:
+    if not spec.is_remote and _runner(spec) in _RUNNERS:
         return (
             f"{_runner(spec)} may still be fetching its package: start it once by hand, or give it a longer "
             f"start_timeout in its configuration; {_SHOW_MORE}."
@@ -386,10 +397,21 @@ async def call_failure(
         code: Code = "bad_arguments" if cause.code == INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if type(cause).__name__ == "ValidationError":
-        message = f"{what} answered something that is not a tool result."
-        return error(spec, "bad_result", message, tool=tool.name, reason=str(cause)[:_REASON])
+        message = f"{what} answered something that is not a tool result. The call may have happened."
+        return error(spec, "bad_result", message, tool=tool.name, reason=_invalid_part(cause))
     code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
+
+
+def _invalid_part(cause: Exception) -> str:
+    """Which part of an answer isn't as the protocol has it, without the answer's own content."""
+    # The SDK is loaded already: a connection exists.
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    assert isinstance(cause, ValidationError)  # noqa: S101 - by its name
+    first = cause.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}"[:_REASON]
 
 
 def _exit(connection: ServerConnection) -> dict[str, Any]:

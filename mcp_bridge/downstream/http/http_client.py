@@ -22,6 +22,7 @@ from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.lowlevel
+import h11
 import httpx2
 
 from mcp_bridge import __version__
@@ -62,6 +63,9 @@ _TURN_SECONDS = 0.005
 
 # The longest address that an error shows.
 _SHOWN_CHARS = 300
+
+MAX_RETRY_AFTER = 10.0**9
+"""The most seconds of a `Retry-After` that are told on."""
 
 GATEWAY_STATUSES = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 """Statuses of a gateway whose server may come back."""
@@ -109,18 +113,22 @@ class Attempt:
 
     Attributes:
         sent: Whether a part of it may have reached the server, and the server hasn't refused it.
+        answered: Whether the head of a response has come.
     """
 
-    __slots__ = ("_head", "sent")
+    __slots__ = ("_head", "answered", "sent")
 
     def __init__(self) -> None:
         self.sent = False
+        self.answered = False
         self._head = HeadBound()
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Note that the request begins to be written: httpcore's `trace` extension."""
         if event.endswith("send_request_headers.started"):
-            self.sent = True
+            self.sent, self.answered = True, False
+        elif event.endswith("receive_response_headers.complete"):
+            self.answered = True
         await self._head.trace(event, info)
 
 
@@ -220,6 +228,7 @@ async def opened(
     attempt: Attempt,
     content: bytes | None = None,
     answers: bool = False,
+    setting: str = "url",
 ) -> AsyncGenerator[httpx2.Response]:
     """Send a request and yield its response, whose body isn't read yet. Follows redirects within the origin.
 
@@ -236,6 +245,7 @@ async def opened(
         content: The body, or None.
         answers: Whether a redirect that would change the method is an answer, which is yielded: the request was done,
             and the answer says where to look (RFC 9110, section 15.4.4).
+        setting: The key of the server's entry that has the address.
 
     Raises:
         RequestFailedError: There is no response, or it redirects elsewhere.
@@ -268,7 +278,8 @@ async def opened(
                 raise RequestFailedError(
                     RemoteFailure(
                         "redirected",
-                        f"redirects to {where}, which isn't followed: if that is the server, write its address as url",
+                        f"redirects to {where}, which isn't followed: "
+                        f"if that is the server, write its address as {setting}",
                         response.status_code,
                         lasting=True,
                     )
@@ -349,6 +360,8 @@ def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
     if not attempt.sent:
         lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
         return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting)
+    if attempt.answered:
+        return RemoteFailure("lost", f"broke off its answer: {reason}")
     return RemoteFailure("lost", f"didn't answer: {reason}")
 
 
@@ -376,6 +389,8 @@ def _reason(error: BaseException) -> str:
             # Not its own text, to which libraries add addresses.
             words = os.strerror(cause.errno)
             return words[0].lower() + words[1:]
+    if any(isinstance(cause, h11.RemoteProtocolError) for cause in _causes(error)):
+        return "what it sent isn't HTTP, or isn't whole"
     return _BY_TYPE.get(type(error), f"the connection failed ({type(error).__name__})")
 
 
@@ -439,8 +454,9 @@ def retry_after(value: str | None) -> float | None:
     """The seconds that a `Retry-After` header asks for (RFC 9110, section 10.2.3), or None."""
     if value is None:
         return None
-    if re.fullmatch(r"\d{1,9}", value.strip()):
-        return float(value)
+    if re.fullmatch(r"[0-9]+", value.strip()):
+        # However many digits: less would be taken for a server that names no time.
+        return min(float(value.strip()), MAX_RETRY_AFTER)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import httpx2
-from mcp.client.auth.utils import extract_field_from_www_auth
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
+
+from mcp_bridge.downstream.oauth.login_errors import shown_scopes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -58,7 +60,9 @@ class BearerAuth(httpx2.Auth):
             answer.status_code == httpx2.codes.FORBIDDEN
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
         ):
-            raise self._tokens.refused(wants_rights=True)
+            raise self._tokens.refused(
+                wanted=shown_scopes(extract_scope_from_www_auth(answer), request.headers[_FIELD])
+            )
 
 
 class _NoBody(httpx2.AsyncByteStream):

@@ -11,6 +11,9 @@ from mcp_bridge.errors import BridgeError
 _CODE = re.compile(r"[\x20-\x21\x23-\x5b\x5d-\x7e]{1,200}")
 """What OAuth's `error` and `error_description` may be made of (RFC 6749, section 5.2), and how much of it is shown."""
 
+_PART_CHARS = 16
+"""A scope of so many characters may be a part of a token."""
+
 
 class UnreachableError(Exception):
     """An authorization server gave no usable answer.
@@ -41,12 +44,28 @@ def login_needed(server: str, why: str = "has no login") -> BridgeError:
     )
 
 
-def machine_refused(server: str, *, wants_rights: bool = False) -> BridgeError:
+def shown_scopes(scopes: str | None, credential: str) -> str:
+    """The scopes that a server asks for, to show; empty if it says none, or what are none.
+
+    Args:
+        scopes: As the server has them.
+        credential: What was sent: scopes with a part of it aren't shown.
+    """
+    shown = _shown(scopes, ())
+    return "" if any(part in credential for part in shown.split() if len(part) >= _PART_CHARS) else shown
+
+
+def rights(scopes: str) -> str:
+    """`more rights`, with the scopes if they are known."""
+    return f"more rights ({scopes})" if scopes else "more rights"
+
+
+def machine_refused(server: str, *, wanted: str | None = None) -> BridgeError:
     """The error for a server that refuses the tokens of a client that logs in by itself: nobody can do it for it."""
-    what = (
-        "wants more rights than the tokens of its client have" if wants_rights else "refuses the tokens of its client"
-    )
-    wrong = "add them to scopes" if wants_rights else "check client_id, issuer and scopes"
+    if wanted is None:
+        what, wrong = "refuses the tokens of its client", "check client_id, issuer and scopes"
+    else:
+        what, wrong = f"wants {rights(wanted)} than the tokens of its client have", "add them to scopes"
     return BridgeError(
         "server_unauthorized",
         f"server {server!r} {what}, which logs in by itself. Nothing was called.",

@@ -22,6 +22,7 @@ from mcp_bridge.downstream.oauth.login_errors import (
     login_unavailable,
     machine_refused,
     oauth_error,
+    rights,
 )
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
 from mcp_bridge.downstream.oauth.oauth_flow import (
@@ -81,11 +82,11 @@ class TokenSource(Protocol):
             BridgeError: `login_needed`, `login_unavailable`.
         """
 
-    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+    def refused(self, *, wanted: str | None = None) -> BridgeError:
         """The error for a server that refuses what it has asked for, with what helps.
 
         Args:
-            wants_rights: The token is good, and allows too little.
+            wanted: If the token is good, and allows too little: the scopes that it asks for, or "" if it doesn't say.
         """
 
     async def settle(self) -> None:
@@ -172,10 +173,10 @@ class LoginTokens:
             raise self.refused()
         return await self._shared.outcome(lambda: self._renew(refused))
 
-    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+    def refused(self, *, wanted: str | None = None) -> BridgeError:
         """As `TokenSource`: a person logs in anew."""
-        if wants_rights:
-            return login_needed(self._spec.name, "needs a login with more rights: add them to its scopes")
+        if wanted is not None:
+            return login_needed(self._spec.name, f"needs a login with {rights(wanted)}: add them to its scopes")
         return login_needed(self._spec.name, "needs a new login: it refuses the tokens of the last one")
 
     async def settle(self) -> None:
@@ -205,15 +206,25 @@ class LoginTokens:
                 if login.tokens.access_token != refused and login.is_usable(early=True):
                     return login.tokens.access_token
                 if not login.can_refresh:
+                    await self._note_ended(refused)
                     return login_needed(self._spec.name, _ended(login))
                 until, why = self._pause
                 if time.monotonic() < until:
                     return login_unavailable(self._spec.name, why)
-                return await self._refresh(login)
+                outcome = await self._refresh(login)
+                if isinstance(outcome, BridgeError) and outcome.code == "login_needed":
+                    await self._note_ended(refused)
+                return outcome
         except BridgeError as error:
             return error
         except Exception as error:  # noqa: BLE001  (nobody may be there to see it; its text may have a token in it)
             return login_unavailable(self._spec.name, f"the exchange failed ({type(error).__name__})")
+
+    async def _note_ended(self, refused: str | None) -> None:
+        """Note that a login whose token the server has refused is over, though its time isn't: as a token of 0 s."""
+        login = self._login
+        if login is not None and login.tokens.access_token == refused and login.is_usable():
+            await self._keep(login.model_copy(update={"tokens": login.tokens.model_copy(update={"expires_in": 0})}))
 
     async def _refresh(self, login: Login) -> str | BridgeError:
         """Send the refresh token. The login's lock is held."""
@@ -328,9 +339,9 @@ class MachineTokens:
             raise self.refused()
         return await self._shared.outcome(lambda: self._make(challenge([answer], self._settings.scopes)))
 
-    def refused(self, *, wants_rights: bool = False) -> BridgeError:
+    def refused(self, *, wanted: str | None = None) -> BridgeError:
         """As `TokenSource`: the configuration is wrong, or the server."""
-        return machine_refused(self._spec.name, wants_rights=wants_rights)
+        return machine_refused(self._spec.name, wanted=wanted)
 
     async def settle(self) -> None:
         """As `TokenSource`."""

@@ -265,7 +265,14 @@ class OpenApiConnection(ServerConnection):
         client, url, headers = self._client, request.url, {**request.headers, **tracing.carrier()}
         try:
             async with opened(
-                client, request.method, url, headers=headers, content=request.content, attempt=attempt, answers=True
+                client,
+                request.method,
+                url,
+                headers=headers,
+                content=request.content,
+                attempt=attempt,
+                answers=True,
+                setting="base_url",
             ) as response:
                 status = response.status_code
                 if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:

@@ -177,7 +177,7 @@ class DocumentReader:
         headers = {"accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
         data = bytearray()
         try:
-            async with opened(client, "GET", url, headers=headers, attempt=attempt) as response:
+            async with opened(client, "GET", url, headers=headers, attempt=attempt, setting="openapi") as response:
                 if not response.is_success:
                     raise RequestFailedError(refusal(response, "", in_session=False))
                 if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import itertools
 import json
 import re
 from dataclasses import dataclass, field
@@ -35,13 +36,17 @@ if TYPE_CHECKING:
 MAX_TARGET_CHARS = 32 << 10
 """Characters of a request's address. Servers take 8 to 64 KiB."""
 
+MAX_FILENAME_CHARS = 255
+"""Characters of the name of a file that is sent. Most file systems take no longer ones."""
+
 _DECODINGS = 3
 """How often a path's value is decoded to see what it could lead to: proxies and servers each may."""
 
 _RESERVED_KEPT = ":/?[]@!$'()*,"
 """Reserved characters that `allowReserved` keeps. The others would end the parameter: `#`, `&`, `=`, `+`, `;`."""
 
-_SEPARATORS: dict[str, str] = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_SEPARATORS = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
+"""What separates items in a query; by default a comma."""
 
 _FIELD = FieldPlan()
 """How a property of a form is sent of which the document says nothing."""
@@ -192,10 +197,12 @@ def _as_read(url: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    """A single value as text: as JSON has it, and strings as they are."""
+    """A single value as text: as JSON has it, and strings as they are. What ends a header's line is the header's."""
     if isinstance(value, str):
-        if any(letter in value for letter in "\x00\r\n") or not _is_encodable(value):
-            raise ValueError(f"{name}: contains a line break or another character that can't be sent there")
+        if "\x00" in value or not _is_encodable(value):
+            raise ValueError(
+                f"{name}: contains a character that can't be sent there (U+0000, or half a surrogate pair)"
+            )
         return value
     if value is None:
         return ""
@@ -219,7 +226,32 @@ def _encoded(text: str, safe: str = "") -> str:
 
 
 def _members(name: str, value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(_text(name, key), _text(name, each)) for key, each in value.items() if each is not None]
+    return [(_member(name, key), _text(name, each)) for key, each in value.items() if each is not None]
+
+
+def _member(name: str, key: str) -> str:
+    """A member's name. Some servers leave out what can't be seen of one, and then read another."""
+    if any(letter < " " or letter == "\x7f" for letter in key):
+        raise ValueError(f"{name}: the name of a member contains a control character")
+    return _text(name, key)
+
+
+def _joined(name: str, items: Iterable[str], separator: str, shown: str | None = None) -> str:
+    """Items in one text.
+
+    Args:
+        name: The argument's name.
+        items: As they are written.
+        separator: What is written between them.
+        shown: What the separator stands for, if it is encoded.
+
+    Raises:
+        ValueError: One contains the separator: the service would read more items than there are.
+    """
+    items = list(items)
+    if any(separator in item for item in items):
+        raise ValueError(f"{name}: an item contains {shown or separator!r}, which separates items there")
+    return separator.join(items)
 
 
 def _path_value(parameter: ParameterPlan, value: Any) -> str:
@@ -243,7 +275,7 @@ def _path_value(parameter: ParameterPlan, value: Any) -> str:
     key = _encoded(parameter.name)
     match parameter.style:
         case "label":
-            return "." + ("." if parameter.explode else ",").join(items)
+            return "." + _joined(name, items, "." if parameter.explode else ",")
         case "matrix":
             if parameter.explode and isinstance(value, list):
                 return "".join(f";{key}={item}" for item in items)
@@ -291,7 +323,7 @@ def _query(
         items = [_encoded(_text(name, each), safe) for each in value]
         if options.explode or not items:
             return [f"{key}={item}" for item in items]
-        return [f"{key}={_SEPARATORS.get(style, ',').join(items)}"]
+        return [f"{key}={_in_query(name, items, style)}"]
     if isinstance(value, dict):
         others = _places(taken) - _places([name])
         if style == "deepObject":
@@ -301,15 +333,19 @@ def _query(
             for each in value:
                 _check_member(name, each, others)
             return [f"{each}={text}" for each, text in members]
-        separator = _SEPARATORS.get(style, ",")
-        return [f"{key}={separator.join(part for pair in members for part in pair)}"] if members else []
+        return [f"{key}={_in_query(name, itertools.chain(*members), style)}"] if members else []
     return [f"{key}={_encoded(_text(name, value), safe)}"]
+
+
+def _in_query(name: str, items: Iterable[str], style: Style) -> str:
+    separator = _SEPARATORS.get(style, ",")
+    return _joined(name, items, separator, unquote(separator))
 
 
 def _deep(name: str, value: Mapping[str, Any], safe: str, others: frozenset[str]) -> Iterator[str]:
     """`filter[a][b]=c`: nested objects as what most servers take them for; OpenAPI leaves them open."""
     for each, inner in value.items():
-        key = f"{name}[{_text(name, each)}]"
+        key = f"{name}[{_member(name, each)}]"
         _check_member(name, key, others)
         if isinstance(inner, dict):
             yield from _deep(key, inner, safe, others)
@@ -340,10 +376,11 @@ def _header(parameter: ParameterPlan, value: Any) -> str:
     if parameter.as_json:
         text = _json(value)
     elif isinstance(value, list):
-        text = ",".join(_text(name, each) for each in value)
+        text = _joined(name, (_text(name, each) for each in value), ",")
     elif isinstance(value, dict):
         members = _members(name, value)
-        text = ",".join(f"{key}={each}" if parameter.explode else f"{key},{each}" for key, each in members)
+        pairs = [_joined(name, pair, "=") for pair in members] if parameter.explode else itertools.chain(*members)
+        text = _joined(name, pairs, ",")
     else:
         text = _text(name, value)
     if wrong := value_problem(text):
@@ -437,11 +474,13 @@ def _part(value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | N
 def _file(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
     described = value if isinstance(value, dict) else {"data": value}
     filename = str(described.get("filename") or name)
-    if not filename.isprintable() or len(filename) > 255:  # noqa: PLR2004
-        raise ValueError(f"{name}: its filename is none")
+    if wrong := next((letter for letter in filename if not letter.isprintable()), None):
+        raise ValueError(f"{name}: its filename contains {wrong!r}, which no filename may have there")
+    if len(filename) > MAX_FILENAME_CHARS:
+        raise ValueError(f"{name}: its filename has more than {MAX_FILENAME_CHARS} characters")
     kind = described.get("mime_type") or field_plan.media_type or "application/octet-stream"
     if not isinstance(kind, str) or not _MEDIA_TYPE.fullmatch(kind):
-        raise ValueError(f"{name}: its mime_type is none, such as image/png")
+        raise ValueError(f"{name}: its mime_type is not a media type, such as image/png")
     return filename, _decoded(name, described.get("data")), kind
 
 

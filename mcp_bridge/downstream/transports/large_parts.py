@@ -32,6 +32,11 @@ _blocks: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
 _object: TypeAdapter[dict[str, Any] | None] = TypeAdapter(dict[str, Any] | None)
 _BLOCKS_AT_ONCE = 50
 
+_KNOWN_TYPES = frozenset({"text", "image", "audio", "resource_link", "resource"})
+"""Types of content blocks, in all versions of the protocol that are spoken."""
+
+_SHOWN_TYPE_CHARS = 40
+
 
 class _Detached(str):
     """The marker in a message's `_meta` that carries the detached parts. No message from a peer can contain one."""
@@ -86,7 +91,7 @@ def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: boo
     """
     fields: dict[str, Any] = {}
     if "content" in parts:
-        blocks = parts["content"]
+        blocks = known_blocks(parts["content"])
         fields["content"] = [
             block
             for start in range(0, len(blocks), _BLOCKS_AT_ONCE)
@@ -102,6 +107,26 @@ def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: boo
     if not meta:
         copy.model_fields_set.discard("meta")
     return copy
+
+
+def known_blocks(blocks: list[Any]) -> list[Any]:
+    """Content blocks, with a text in place of each of a type that isn't known, such as a later version's.
+
+    The call has been made: what else it has answered is passed on.
+    """
+    return [_named(block) if _is_unknown(block) else block for block in blocks]
+
+
+def _is_unknown(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return isinstance(kind, str) and kind not in _KNOWN_TYPES
+
+
+def _named(block: dict[str, Any]) -> dict[str, str]:
+    text = (
+        f"[a content block of the type {block['type'][:_SHOWN_TYPE_CHARS]!r} is left out: the bridge doesn't know it]"
+    )
+    return {"type": "text", "text": text}
 
 
 def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:

@@ -20,13 +20,17 @@ from mcp_types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
-from pydantic import TypeAdapter
+from mcp_types.methods import parse_server_notification
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge import fair_share, large_json
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized, request_id_of
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, number_of
@@ -93,6 +97,19 @@ class ReadTransport(Protocol):
         """End the stream of messages."""
 
 
+def _is_malformed(message: JSONRPCNotification) -> bool:
+    """Whether a notification has parameters that no version of the protocol allows. An unknown one is the SDK's."""
+    for version in (LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION):
+        try:
+            parse_server_notification(message.method, version, message.params)
+        except ValidationError:
+            continue
+        except KeyError:
+            pass
+        return False
+    return True
+
+
 class MessageReader(ABC):
     """The SDK's read stream: messages of limited size and number, each charged to whoever it is for."""
 
@@ -103,6 +120,7 @@ class MessageReader(ABC):
         self._processed = 0
         self._tokens = float(_NOTIFICATION_BURST)
         self._looked = anyio.current_time()
+        self._has_logged_malformed = False
 
     def __aiter__(self) -> Self:
         return self
@@ -179,6 +197,13 @@ class MessageReader(ABC):
             self._transport.log.add(b"(stdout, not looked at) " + line[:_LOGGED_BYTES] + b"\n")
             if isinstance(message, JSONRPCRequest):
                 await self._transport.refuse(message.id)
+        elif isinstance(message, JSONRPCNotification) and _is_malformed(message):
+            # The SDK would log it, with what it contains, and a traceback.
+            tenant.charge(_MESSAGE_SECONDS)
+            self._transport.log.add(b"(stdout, malformed) " + line[:_LOGGED_BYTES] + b"\n")
+            if not self._has_logged_malformed:
+                self._has_logged_malformed = True
+                logger.warning("a server sends malformed notifications (%s), which are dropped", message.method)
         else:
             tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))

@@ -107,7 +107,7 @@ class HttpApp:
         documents: For clients that want to authenticate; anybody may read them, web pages too.
         is_ready: Tells whether calls are taken.
         viewer: The trace viewer, if it is served.
-        metrics: The route of the metrics, if they are served. It authenticates by itself.
+        metrics: Gives the route of the metrics, if they are served. It authenticates by itself.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class HttpApp:
         documents: Sequence[Route],
         is_ready: Callable[[], bool],
         viewer: HttpViewer | None = None,
-        metrics: Route | None = None,
+        metrics: Callable[[], Route | None] = lambda: None,
     ) -> None:
         self._public = {route.path for route in documents}
         self._documents = Router(documents)
@@ -152,8 +152,8 @@ class HttpApp:
             answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
         elif scope["path"] == self._path:
             answer = self._endpoint
-        elif self._metrics is not None and scope["path"] == self._metrics.path:
-            answer = Router([self._metrics])
+        elif (metrics := self._metrics()) is not None and scope["path"] == metrics.path:
+            answer = Router([metrics])
         elif self._viewer is not None and self._viewer.has(scope["path"]):
             answer = self._viewer
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == HEALTH_PATH:
@@ -284,19 +284,29 @@ def _metrics(
     endpoint: Endpoint,
     limits: ConnectionLimits,
     sessions: Sessions,
-) -> Route | None:
-    """The route of the metrics, if the configuration has them served here. It authenticates by itself.
+) -> Callable[[], Route | None]:
+    """Gives the route of the metrics, if the configuration has them served here. It authenticates by itself.
 
-    Without the library the bridge isn't opened, and says why.
+    Without the library the bridge isn't opened, and says why; once it is installed, they are served.
     """
-    if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
-        return None
-    from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
+    routes: list[Route] = []
 
-    def clients() -> HttpClients:
-        return HttpClients(len(limits.open), sessions.count)
+    def route() -> Route | None:
+        if routes:
+            return routes[0]
+        if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
+            return None
+        from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
 
-    return Metrics(lambda: supervisor.current, clients).start().route(endpoint.admit)
+        def clients() -> HttpClients:
+            return HttpClients(len(limits.open), sessions.count)
+
+        routes.append(Metrics(lambda: supervisor.current, clients).start().route(endpoint.admit))
+        return routes[0]
+
+    # From the start on, and not from the first time that somebody asks.
+    route()
+    return route
 
 
 def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:

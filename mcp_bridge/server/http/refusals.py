@@ -54,6 +54,13 @@ class Unauthenticated(RefusedRequest):
     """
 
 
+class UnknownSigningKey(Unauthenticated):
+    """A request whose token names a key that the issuer may have by now: 503, which counts as a wrong credential.
+
+    Anybody can name a key that there isn't.
+    """
+
+
 class EndedToken(Unauthenticated):
     """A request with a right token that has ended: no guess, and its client gets a new one when it is told so (401)."""
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import pydantic_core
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
-from mcp.server.streamable_http import GET_STREAM_KEY, MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import GET_STREAM_KEY, LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
@@ -86,7 +88,7 @@ class SessionRequests:
         """Have a request handled.
 
         Raises:
-            RefusedRequest: It has the id of another that isn't answered.
+            RefusedRequest: It has the id of another that isn't answered, or an id that is none, or is a batch.
         """
         is_stream = scope["method"] == "GET"
         self.streams += is_stream
@@ -161,15 +163,28 @@ class _Answers(EventStore):
 
 
 def _id_of(body: bytes) -> str | None:
-    """The id of a request; None for any other message, and for what is none."""
+    """The id of a request; None for any other message, and for what is none.
+
+    Raises:
+        RefusedRequest: It is a batch; or its id is none, for which the SDK would take it for a notification.
+    """
     try:
         message = pydantic_core.from_json(body)
     except ValueError:
         return None
-    if not isinstance(message, dict) or "method" not in message:
+    if isinstance(message, list):
+        raise refused(400, "bad_argument", "Batches of messages aren't taken.", "Send each message by itself.")
+    if not isinstance(message, dict) or "method" not in message or "id" not in message:
         return None
-    number = as_request_id(message.get("id"))
-    return None if number is None else _key(number)
+    number = as_request_id(message["id"])
+    if number is None:
+        raise refused(
+            400,
+            "bad_argument",
+            "A request's id has to be a string or an integer. This request was not begun.",
+            "Leave the id out of a notification, which isn't answered.",
+        )
+    return _key(number)
 
 
 def _key(request_id: str | int) -> str:
@@ -229,6 +244,7 @@ class Sessions(StreamableHTTPSessionManager):
     async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, as the SDK's manager does. One that would open a session too many is refused."""
         try:
+            _check_version(Headers(scope=scope))
             await super().handle_request(scope, receive, send)
         except RefusedRequest as refusal:
             await refusal.response()(scope, receive, send)
@@ -238,7 +254,29 @@ class Sessions(StreamableHTTPSessionManager):
         session_id = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
         if session_id is not None and not self._is_open(session_id, scope.get("user")):
             raise _unknown_session()
+        if session_id is not None and scope["method"] == "GET":
+            self._check_resumed(session_id, Headers(scope=scope).get(LAST_EVENT_ID_HEADER))
         await super()._handle_stateful_request(scope, receive, send)
+
+    def _check_resumed(self, session_id: str, event_id: str | None) -> None:
+        """Check that a stream can be resumed after this event.
+
+        The SDK would answer with an empty stream: its client would ask again, forever. 404 would end the session.
+
+        Raises:
+            RefusedRequest: It can't.
+        """
+        session = self._sessions.get(session_id)
+        if event_id is None or session is None:
+            return
+        if session.events is None or not session.events.is_known(event_id):
+            raise refused(
+                400,
+                "events_lost",
+                "There is no stream with this event (Last-Event-ID) in the session, or its events aren't kept any "
+                "longer (http.replay_size). If its request was sent, it was begun.",
+                "Don't resume it. The session itself goes on.",
+            )
 
     def _is_open(self, session_id: str, user: object) -> bool:
         transport = self._server_instances.get(session_id)
@@ -308,6 +346,22 @@ class Sessions(StreamableHTTPSessionManager):
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         self._forget(session_id)
         await super()._discard_session(session_id, transport)
+
+
+def _check_version(headers: Headers) -> None:
+    """Check that a request of a session is of a known version: the SDK would take any other for one of a new era.
+
+    Raises:
+        RefusedRequest: It isn't.
+    """
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    if version is not None and MCP_SESSION_ID_HEADER in headers and version not in KNOWN_PROTOCOL_VERSIONS:
+        raise refused(
+            400,
+            "bad_argument",
+            f"MCP-Protocol-Version {version[:40]!r} is unknown. Known are {', '.join(KNOWN_PROTOCOL_VERSIONS)}.",
+            "Send the version that the answer to initialize has.",
+        )
 
 
 def _no_room(who: str, most: int, setting: str) -> RefusedRequest:

@@ -5,6 +5,8 @@ event's id is valid in its own session only.
 
 A resumed stream is sent by `replay_events_after` to its end, which doesn't return before. The SDK would otherwise
 register the stream only after the replay, and an answer that came in between would be sent by nobody.
+
+An answer that there is no room for leaves an error in its place. A client that resumed, and got neither, would wait.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 import collections
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import mcp_types as types
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage, EventStore
+
+from mcp_bridge.server.answers.structured_content import RECORD_META
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +32,9 @@ MAX_EVENTS = 1000
 
 MAX_UNANSWERED = 1000
 """Streams of one session that have had no answer: what a client cancels gets none, and its stream never ends."""
+
+MAX_LOST = 200
+"""Streams of one session whose answer was dropped, and which end with an error instead."""
 
 MAX_KEY_CHARS = 200
 """Longer ids of a client's requests are kept as their hash."""
@@ -53,12 +60,14 @@ class _Stream:
         number: Its number in the session.
         last: The number of its last event.
         ended: Whether it has had the request's answer.
+        lost: The error in place of the answer, which was dropped.
         changed: Set when there is another event, or no further one.
     """
 
     number: int
     last: int = 0
     ended: bool = False
+    lost: types.JSONRPCError | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def notify(self) -> None:
@@ -70,7 +79,7 @@ class ReplayMemory:
     """What all sessions keep together. Where there is no room, the oldest event goes of the owner who has the most.
 
     Args:
-        per_session: Bytes of one session.
+        per_session: Bytes of one session. An answer may be larger: the newest such one of a session is kept besides.
         total: Bytes of all sessions.
     """
 
@@ -117,6 +126,8 @@ class SessionEvents(EventStore):
         self._count = 0
         self._current: dict[str, _Stream] = {}
         self._streams: dict[int, _Stream] = {}
+        self._lost: collections.deque[_Stream] = collections.deque()
+        self._large: int | None = None
         self._closed = False
 
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
@@ -144,10 +155,19 @@ class SessionEvents(EventStore):
             self._events[number] = _Event(stream, message, size)
             self._bytes += size
             self._memory.add(self, number, size)
-            while self._bytes > self._memory.per_session or len(self._events) > MAX_EVENTS:
-                self.drop(next(iter(self._events)))
+            if stream.ended and number in self._events and size > self._memory.per_session:
+                if self._large is not None:
+                    self.drop(self._large)
+                self._large = number
+            self._make_room()
         stream.notify()
         return f"{stream.number}-{number}"
+
+    def is_known(self, event_id: str) -> bool:
+        """Whether this is the id of an event, or may have been, of a stream that can be resumed."""
+        first, _, second = event_id.partition("-")
+        stream = self._streams.get(_number(first))
+        return stream is not None and 0 < _number(second) <= stream.last
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
         """Send the stream's events after this one, to its end. An unknown id gets none."""
@@ -166,16 +186,35 @@ class SessionEvents(EventStore):
             if stream.last > sent and stream.last in self._events:
                 continue
             if stream.ended:
+                if stream.lost is not None and stream.last > sent:
+                    await send_callback(EventMessage(stream.lost, f"{stream.number}-{stream.last}"))
                 return
             await stream.changed.wait()
+
+    def _make_room(self) -> None:
+        """Drop the oldest events that there are too many of."""
+        large = self._events.get(self._large) if self._large is not None else None
+        room = self._memory.per_session + (large.size if large is not None else 0)
+        while self._bytes > room or len(self._events) > MAX_EVENTS:
+            self.drop(next(number for number in self._events if number != self._large))
 
     def drop(self, number: int) -> None:
         """Drop an event."""
         event = self._events.pop(number)
         self._bytes -= event.size
         self._memory.remove(self, number)
-        if event.stream.ended and event.stream.last == number:
-            self._streams.pop(event.stream.number, None)
+        if number == self._large:
+            self._large = None
+        stream = event.stream
+        if not stream.ended or stream.last != number:
+            return
+        stream.lost = _lost_answer(event.message)
+        if stream.lost is None or self._closed:
+            self._streams.pop(stream.number, None)
+            return
+        self._lost.append(stream)
+        if len(self._lost) > MAX_LOST:
+            self._streams.pop(self._lost.popleft().number, None)
 
     def _give_up(self, key: str) -> None:
         """Forget a stream that has had no answer. If there is one yet, it can't be resumed."""
@@ -196,6 +235,29 @@ class SessionEvents(EventStore):
 def is_answer(message: types.JSONRPCMessage | None) -> bool:
     """Whether a message answers a request. An error without an id belongs to the session's own stream."""
     return isinstance(message, (types.JSONRPCResponse, types.JSONRPCError)) and message.id is not None
+
+
+def _lost_answer(answer: types.JSONRPCMessage | None) -> types.JSONRPCError | None:
+    """What is sent in place of an answer that was dropped; None for one with an id too long to be kept."""
+    if not isinstance(answer, (types.JSONRPCResponse, types.JSONRPCError)) or len(str(answer.id)) > MAX_KEY_CHARS:
+        return None
+    execution = _execution_of(answer.result) if isinstance(answer, types.JSONRPCResponse) else None
+    named = f" It was execution {execution}, which has the result: `mcp-bridge execution show`." if execution else ""
+    message = (
+        "[events_lost] The request was handled, but its answer isn't kept any longer for a stream that is resumed: "
+        f"there was no room for it (http.replay_size).{named} "
+        "The same call with the same idempotency_key, if it had one, is answered again and not made again."
+    )
+    data = {"code": "events_lost"} | ({"execution": execution} if execution else {})
+    error = types.ErrorData(code=types.INTERNAL_ERROR, message=message, data=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=error)
+
+
+def _execution_of(result: dict[str, Any]) -> str | None:
+    """The execution that a tool's answer is of."""
+    record = result.get("structuredContent") or (result.get("_meta") or {}).get(RECORD_META) or {}
+    execution = record.get("execution")
+    return execution if isinstance(execution, str) else None
 
 
 def _number(text: str) -> int:

@@ -560,6 +560,29 @@ async def test_a_request_that_is_answered_and_not_over_yet_is_no_open_stream(met
     assert (requests.streams, requests.is_awaited) == (0, False)
 
 
+@pytest.mark.parametrize("number", [None, 1.5, True, [1], {}])
+async def test_a_request_whose_id_is_none_is_refused_and_not_taken_for_a_notification(answering, number):
+    async with answering.http() as http:
+        session = await opened(http)
+        modern_call, headers = run("1")
+        for body, given in ((call("1", number), session), (INITIALIZE | {"id": number}, ACCEPT)):
+            answer = await http.post("/mcp", json=body, headers=given)
+            assert (answer.status_code, code_of(answer)) == (400, "bad_argument")
+            assert answer.json()["error"]["code"] == -32600
+        assert (await http.post("/mcp", json=modern_call | {"id": number}, headers=headers)).status_code == 400
+
+
+async def test_a_batch_and_an_unknown_version_are_refused_in_plain_words(answering):
+    async with answering.http() as http:
+        session = await opened(http)
+        batch = await http.post("/mcp", json=[call("1", 3)], headers=session | {"mcp-protocol-version": "2025-03-26"})
+        unknown = await http.post("/mcp", json=call("1", 3), headers=session | {"mcp-protocol-version": "1999-01-01"})
+        for answer, said in ((batch, "Batches"), (unknown, "Known are 2024-11-05, 2025-03-26")):
+            assert (answer.status_code, code_of(answer)) == (400, "bad_argument")
+            assert said in answer.json()["error"]["message"]
+            assert "pydantic" not in answer.text
+
+
 # --- streams ---
 
 
@@ -618,7 +641,7 @@ async def test_events_are_their_sessions_own(http_bridge):
         for guess in (last, f"{number}-0", f"{number}-{int(event) - 1}", "1-1", "0-0", "x", "9" * 400, "-", "1"):
             with anyio.move_on_after(1):
                 async with http.stream("GET", "/mcp", headers=other | {"last-event-id": guess}) as answer:
-                    assert answer.status_code == 200
+                    assert answer.status_code in (200, 400)
                     assert "MARK" not in "".join([part async for part in answer.aiter_text()])
         async with http.stream("GET", "/mcp", headers=mine | {"last-event-id": last}) as answer:
             assert "mineMARK" in "".join([part async for part in answer.aiter_text()])
@@ -634,7 +657,67 @@ async def test_of_many_events_the_newest_are_kept(configure):
             body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
             assert "yyyy" in (await http.post("/mcp", json=body, headers=session)).text
         async with http.stream("GET", "/mcp", headers=session | {"last-event-id": first}) as answer:
-            assert "xxx" not in "".join([part async for part in answer.aiter_text()])
+            text = "".join([part async for part in answer.aiter_text()])
+        # The call was made; its client is told so, and which execution has what it gave.
+        [(_, lost)] = events(text)
+        assert (lost["id"], lost["error"]["data"]["code"]) == (5, "events_lost")
+        assert lost["error"]["data"]["execution"] in lost["error"]["message"]
+        shown = json.loads(setup.run("execution", "show", lost["error"]["data"]["execution"], "--json").stdout)
+        assert shown["status"] == "success"
+
+
+async def test_an_answer_larger_than_what_is_kept_is_resumed_before_and_after_there_is_one(http_bridge):
+    code = "import time\nprogress(1, 2, 'begun')\ntime.sleep(0.5)\nb'\\x89PNG\\r\\n\\x1a\\n' + bytes(2_000_000)"
+    async with http_bridge.http() as http:
+        session = await opened(http)
+        last = await begun(http, session, code)
+        for _ in range(2):
+            async with http.stream("GET", "/mcp", headers=session | {"last-event-id": last}) as answer:
+                found = events("".join([part async for part in answer.aiter_text()]))
+            content = found[-1][1]["result"]["content"]
+            assert [len(block["data"]) for block in content if block["type"] == "image"] == [2666680]
+            # Small answers after it don't take its place.
+            assert "42" in (await http.post("/mcp", json=call("42", 6), headers=session)).text
+
+
+async def test_a_dropped_answer_leaves_an_error_for_who_waits_and_who_comes_later():
+    memory = ReplayMemory(10_000, total=50_000)
+    kept = SessionEvents(memory)
+    told = []
+
+    async def keep(event):
+        told.append(event.message)
+
+    def answer(number, size):
+        return types.JSONRPCResponse(jsonrpc="2.0", id=number, result={"content": "x" * size})
+
+    begun = [await kept.store_event(str(number), None) for number in range(3)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept.replay_events_after, begun[0], keep)
+        await anyio.lowlevel.checkpoint()
+        # More than all sessions may keep: gone at once.
+        await kept.store_event("0", answer(0, 100_000))
+    for number in (1, 2):
+        # Of two large ones, the newer is kept.
+        await kept.store_event(str(number), answer(number, 20_000))
+        await kept.replay_events_after(begun[number], keep)
+    await kept.replay_events_after(begun[1], keep)
+    assert [(message.id, isinstance(message, types.JSONRPCResponse)) for message in told] == [
+        (0, False),
+        (1, True),
+        (2, True),
+        (1, False),
+    ]
+    assert kept.is_known(begun[0])
+
+
+async def test_what_is_no_event_of_the_session_is_refused_and_a_client_gives_up(answering):
+    async with answering.http() as http:
+        session = await opened(http)
+        for nonsense in ("1-999", "x", "-", "", "0-0", "1-2-3"):
+            answer = await http.get("/mcp", headers=session | {"last-event-id": nonsense})
+            assert (answer.status_code, code_of(answer)) == (400, "events_lost"), nonsense
+        assert (await http.post("/mcp", json=call("1", 4), headers=session)).status_code == 200
 
 
 # --- cancellation ---

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -167,6 +168,42 @@ async def test_a_person_behind_the_client_is_asked(configure, git_server, git_re
             assert result.content[0].text == "True", result
             assert len(asked) == 1
             assert "git_status" in asked[0]
+
+
+async def test_an_answer_to_a_question_is_only_taken_with_the_arguments_of_its_call(
+    configure, git_server, git_repository
+):
+    setup = configure(git_server)
+    with setup.config.open("a") as file:
+        file.write('\n[[policy.rules]]\ntools = ["git.*"]\neffect = "approve"\n')
+    code = (
+        f"from mcp.servers import git\nprint('clean' in str(await git.git_status(repo_path={str(git_repository)!r})))"
+    )
+    meta = CLIENT | {
+        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    }
+    headers = ACCEPT | {"mcp-protocol-version": NEW, "mcp-method": "tools/call", "mcp-name": "run_python"}
+
+    async with serving(setup) as bridge, bridge.http() as http:
+
+        async def called(arguments, **more):
+            params = {"name": "run_python", "arguments": arguments, "_meta": meta, **more}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            text = (await http.post("/mcp", json=body, headers=headers)).text
+            data = next(
+                (line[5:] for line in text.splitlines() if line.startswith("data:") and "jsonrpc" in line), text
+            )
+            return json.loads(data)
+
+        asked = (await called({"code": code, "idempotency_key": "k"}))["result"]
+        answers = {key: {"action": "accept", "content": {"approve": True}} for key in asked["inputRequests"]}
+        more = {"requestState": asked["requestState"], "inputResponses": answers}
+        other = await called({"code": "print('OTHER')", "idempotency_key": "k"}, **more)
+        assert other["error"]["data"]["code"] == "bad_argument"
+        # The call itself still waits, and goes on with its own.
+        done = await called({"code": code, "idempotency_key": "k"}, **more)
+        assert done["result"]["content"][0]["text"] == "True"
 
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])

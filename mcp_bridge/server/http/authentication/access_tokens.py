@@ -79,7 +79,7 @@ class AccessTokens:
 
         Raises:
             BadAccessTokenError: It isn't believed.
-            KeysUnavailableError: It can't be verified now.
+            KeysUnavailableError: It can't be verified now; `UnknownKeyError` for one whose key may be a new one.
         """
         algorithm, kid = self._header(text)
         key = await self._keys.find(kid, algorithm)

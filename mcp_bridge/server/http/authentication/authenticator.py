@@ -28,10 +28,10 @@ from mcp_bridge.governance.principal_tokens import TokenRecord, TokenStore, find
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
 from mcp_bridge.server.http.authentication.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, load_authentication
-from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys, UnknownKeyError
 from mcp_bridge.server.http.authentication.wrong_credentials import WrongCredentials
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import EndedToken, Unauthenticated
+from mcp_bridge.server.http.refusals import EndedToken, Unauthenticated, UnknownSigningKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +145,8 @@ class Authenticator:
         except EndedToken:
             raise
         except Unauthenticated as refusal:
-            if refusal.error.code == "credentials_needed" or refusal.status >= _SERVER_ERROR:
+            is_nobodys = refusal.status >= _SERVER_ERROR and not isinstance(refusal, UnknownSigningKey)
+            if refusal.error.code == "credentials_needed" or is_nobodys:
                 raise
             raise self._wrong_credentials.count(request, refusal) from None
         request.scope[_CREDENTIAL] = credential
@@ -287,6 +288,9 @@ class Authenticator:
         except BadAccessTokenError as exc:
             logger.info("an access token is refused: %s", exc)
             raise self._bad_token(has_ended=exc.has_ended) from None
+        except UnknownKeyError as exc:
+            refusal = self._unavailable(exc.retry_after)
+            raise UnknownSigningKey(refusal.status, refusal.error, **refusal.headers) from None
         except KeysUnavailableError as exc:
             raise self._unavailable(exc.retry_after) from None
         if not said.scopes.issuperset(self._oauth.scopes):

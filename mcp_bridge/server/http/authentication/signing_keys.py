@@ -72,6 +72,10 @@ class KeysUnavailableError(Exception):
         self.retry_after = retry_after
 
 
+class UnknownKeyError(KeysUnavailableError):
+    """A key isn't among those that were fetched, and it is too early to fetch them again: it may be a new one."""
+
+
 Keys = dict[tuple[str | None, str], list[jwt.PyJWK]]
 """Keys by `kid` and algorithm. A key is bound to each algorithm that it may be used with, and to no other."""
 
@@ -100,6 +104,7 @@ class SigningKeys:
         self._lock = anyio.Lock()
         self._tls: ssl.SSLContext | None = None
         self._keys: Keys = {}
+        self._withdrawn: set[str | None] = set()
         self._fetched: float | None = None
         self._tried: float | None = None
 
@@ -108,7 +113,9 @@ class SigningKeys:
 
         Raises:
             KeysUnavailableError: The server can't be reached, and no keys are there that are new enough.
+            UnknownKeyError: There may be such a key by now.
         """
+        known = self._fetched
         now = self._clock()
         if self._fetched is None or now - self._fetched > FRESH_SECONDS:
             await self._refresh()
@@ -117,7 +124,13 @@ class SigningKeys:
             # The server may have a new key.
             await self._refresh()
             found = self._lookup(kid, algorithm)
+            if found is None and kid is not None and self._fetched == known and not self._has_known(kid):
+                raise UnknownKeyError(self._until_next())
         return found
+
+    def _has_known(self, kid: str) -> bool:
+        """Whether there is a key of this id, of any algorithm, or was before the last fetch."""
+        return kid in self._withdrawn or any(kid == one for one, _ in self._keys)
 
     def _lookup(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         self._require_usable()
@@ -146,12 +159,14 @@ class SigningKeys:
             self._tried = self._clock()
             try:
                 with anyio.fail_after(FETCH_SECONDS):
-                    self._keys = await self._fetch()
+                    found = await self._fetch()
             except TimeoutError:
                 self._log_failure(f"it has not answered in {FETCH_SECONDS:g} s")
             except (UnreachableError, _BadKeysError) as exc:
                 self._log_failure(str(exc))
             else:
+                self._withdrawn = {kid for kid, _ in self._keys} - {kid for kid, _ in found}
+                self._keys = found
                 self._fetched = self._clock()
 
     def _log_failure(self, why: str) -> None:

@@ -33,7 +33,7 @@ from starlette.routing import Route
 from mcp_bridge.server.http.authentication import signing_keys
 from mcp_bridge.server.http.authentication.access_tokens import LEEWAY_SECONDS, AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
-from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys, UnknownKeyError
 from mcp_bridge.server.http.authentication.wrong_credentials import FAILURES_PER_MINUTE
 from mcp_bridge.server.http.refusals import Unauthenticated
 
@@ -471,7 +471,10 @@ async def test_a_new_key_is_found_when_a_token_names_it(issuer):
     async with keys_of(issuer) as (keys, clock):
         assert await keys.find("rsa", "RS256")
         issuer.keys = [jwk(OTHER_RSA, "new")]
-        assert await keys.find("new", "RS256") is None
+        # It is too early to look: nobody can say yet that there is none.
+        with pytest.raises(UnknownKeyError) as caught:
+            await keys.find("new", "RS256")
+        assert 0 < caught.value.retry_after <= signing_keys.PAUSE_SECONDS
         clock.now += signing_keys.PAUSE_SECONDS
         assert await keys.find("new", "RS256")
         assert await keys.find("rsa", "RS256") is None
@@ -479,10 +482,28 @@ async def test_a_new_key_is_found_when_a_token_names_it(issuer):
 
 async def test_keys_that_do_not_exist_cost_the_issuer_one_request_in_a_while(issuer):
     async with keys_of(issuer, jwks_uri=f"{issuer.url}/keys") as (keys, clock):
+        answers = []
         for number in range(100):
-            assert await keys.find(f"k{number}", "RS256") is None
+            try:
+                answers.append(await keys.find(f"k{number}", "RS256"))
+            except UnknownKeyError:
+                answers.append(UnknownKeyError)
             clock.now += 0.5
         assert issuer.asked == ["/keys"] * 5
+        assert answers == [None, *[UnknownKeyError] * 19] * 5
+
+
+async def test_a_token_of_a_new_key_may_be_good_soon_and_whoever_sends_many_is_refused(tmp_path, issuer):
+    async with authenticating(tmp_path, config(issuer)) as server:
+        assert (await server.bearer(issuer.token())).who
+        issuer.keys = [jwk(OTHER_RSA, "new")]
+        for _ in range(FAILURES_PER_MINUTE):
+            answer = (await server.bearer(issuer.token(OTHER_RSA, headers={"kid": "new"}))).refused(
+                503, "authentication_unavailable"
+            )
+            assert 1 <= int(answer.headers["retry-after"]) <= signing_keys.PAUSE_SECONDS
+        (await server.bearer(issuer.token(OTHER_RSA, headers={"kid": "new"}))).refused(429, "too_many_failures")
+        assert issuer.asked.count("/keys") == 1
 
 
 async def test_a_key_that_the_issuer_withdraws_is_not_believed_for_long(issuer):
