@@ -355,6 +355,7 @@ async def test_no_hint_about_a_server_names_a_file_of_the_host():
     ("settings", "state", "part"),
     [
         ({"command": "x", "problem": "env.K is missing."}, "misconfigured", "env.K is missing."),
+        ({"command": "x", "problem": "env.K is missing.", "enabled": False}, "disabled", "is disabled"),
         ({"command": "x", "enabled": False}, "disabled", "disabled"),
     ],
 )

@@ -131,6 +131,8 @@ def _servers(configuration: configuration_loading.Configuration, find: Any) -> N
     if configuration.settings.clients:
         _other_clients(configuration, find)
     for spec in discovery.servers.values():
+        if not spec.enabled:
+            continue
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
         elif spec.url is not None and _has_credentials(spec) and is_in_the_clear(spec.url):

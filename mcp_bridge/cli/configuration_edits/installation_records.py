@@ -49,6 +49,10 @@ class Installation:
     local: dict[str, Table] = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
 
+    def has(self, name: str) -> bool:
+        """Whether a server of this name was moved from the file."""
+        return name in self.entries or any(name in entries for entries in self.local.values())
+
     def original_bytes(self, now: bytes | None) -> bytes | None:
         """The file's first content if nobody has changed the file since; None if that isn't known."""
         if now is None or self.sha256 != hash_of(now):
@@ -96,7 +100,9 @@ class Installations:
         Raises:
             BridgeError: `state_unusable`: it can't be read.
         """
-        path = self._path(file)
+        return self._read(self._path(file))
+
+    def _read(self, path: Path) -> Installation | None:
         try:
             record = json.loads(read_regular(path, _MAX_BYTES))
             return Installation(**record)
@@ -107,6 +113,33 @@ class Installations:
         except (ValueError, TypeError, RecursionError):
             hint = "Remove it; the client's servers that were moved are in the bridge's configuration."
             raise BridgeError("state_unusable", f"{path} is damaged.", hint=hint, file=str(path)) from None
+
+    def others(self, file: Path, config: Path) -> list[Installation]:
+        """The records of other files whose servers are in the same configuration of ours.
+
+        Raises:
+            BridgeError: As `load`.
+        """
+        return [
+            record
+            for record in self.all()
+            if Path(record.file) != file
+            and record.config is not None
+            and Path(record.config).resolve() == config.resolve()
+        ]
+
+    def all(self) -> list[Installation]:
+        """All records.
+
+        Raises:
+            BridgeError: As `load`.
+        """
+        try:
+            paths = sorted(self.directory.glob("*.json"))
+        except OSError as exc:
+            where = self.directory
+            raise BridgeError("state_unusable", f"{where} can't be read: {why(exc)}.", file=str(where)) from None
+        return [record for path in paths if (record := self._read(path)) is not None]
 
     def save(self, record: Installation) -> None:
         """Keep a record.

@@ -96,13 +96,13 @@ def configuration_error(spec: ServerSpec, environment: InheritedEnvironment) -> 
         environment: The environment that servers are given.
     """
     name = spec.name
+    if not spec.enabled:
+        return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
     if spec.problem is not None:
         message = f"server {name!r} is misconfigured: {spec.problem}"
         hint = f"Mend its configuration; {_SHOW_MORE}."
         private = {"source": spec.source}
         return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
-    if not spec.enabled:
-        return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
     return withheld_variable(spec, environment)
 
 

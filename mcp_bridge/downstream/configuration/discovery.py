@@ -459,7 +459,7 @@ def _others_write(status: os.stat_result) -> bool:
     return bool(by_group or status.st_mode & 0o002 or stat.S_ISLNK(status.st_mode))
 
 
-def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
+def command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
     """Why a command is valid in a shell only, or None."""
     command = spec.command
     if spec.type != "stdio" or not command:
@@ -589,7 +589,7 @@ def discover(
             continue
         configured = replace(
             spec,
-            problem=spec.problem or _command_problem(spec, environ),
+            problem=spec.problem or command_problem(spec, environ),
             may_be_bridge=allow_self_server or spec.scope in OWN_SCOPES,
         )
         found[name] = configured
