@@ -783,8 +783,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The folder's file, or one that it loads, isn't what was trusted.",
             "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
         "client_file_changed": Description(
-            "Another program has changed a client's file while a command was about to write it. Nothing was written.",
-            "End the client, and run the command again.", _COMMAND),
+            "Another program has changed a file while a command was about to write it. Nothing was written.",
+            "Run the command again. If the file is a client's that is at work, end it before.", _COMMAND),
         "config_missing": Description(
             "There is no such configuration file.",
             "Name a file that is there.", exit_status=2),

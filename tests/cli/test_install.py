@@ -208,6 +208,13 @@ def test_what_is_no_program_has_no_file_to_write_to(user):
     assert not list(user.home.glob("MCPs"))
 
 
+def test_only_programs_are_offered(user):
+    for line in ("install", "servers import"):
+        assert "directories" not in user.run(f"{line} --help").output
+        ended = user.run(f"{line} nope")
+        assert ended.exit_code == 2
+
+
 # --- take-over ---
 
 
@@ -785,6 +792,22 @@ def test_what_is_kept_goes_with_the_rest_of_the_state(user):
     assert not (user.home / ".state/mcp-bridge/client-setup").exists()
 
 
+@pytest.mark.parametrize("state", ["", "--state"])
+def test_what_uninstall_leaves_of_clients_is_named_with_what_takes_it_back(user, state):
+    path = user.file("cursor", busy("cursor"))
+    user.done("install cursor --take-over --yes")
+    user.done("install vscode --project --yes")
+    said = user.done(f"uninstall {state} --yes")
+    before, _, left = said.partition("left: ")
+    assert ("`mcp-bridge install cursor --uninstall` gives it back, before" in before) == bool(state)
+    assert f"the bridge's entry in {path}, Cursor's. `mcp-bridge install cursor --uninstall` removes it" in left
+    assert ("doesn't return what was moved" in left) == bool(state)
+    assert "`mcp-bridge install vscode --project --uninstall`, in its folder, removes it" in left
+    user.done("install cursor --uninstall --yes")
+    assert set(user.servers("cursor")) == (set() if state else {"git"})
+    assert "Cursor's" not in user.done("uninstall --yes")
+
+
 # --- servers add, remove, import ---
 
 
@@ -814,6 +837,18 @@ def test_servers_are_added_and_removed(user):
     assert "server_not_configured" in user.run("servers remove git").output
 
 
+def test_servers_that_are_added_at_once_are_all_there(user):
+    env = os.environ | user.env
+    added = [
+        subprocess.Popen([COMMAND, "servers", "add", f"s{number}", "--", "x"], env=env, stdout=subprocess.PIPE)
+        for number in range(4)
+    ]
+    for process in added:
+        process.communicate(timeout=DEADLINE_SECONDS)
+    assert [process.returncode for process in added] == [0] * 4
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {f"s{number}" for number in range(4)}
+
+
 BAD_NAMES = ["", " ", "a\nb", "a\x1b[2Jb", "a\u202eb", "n" * 300, " a"]
 
 
@@ -840,12 +875,13 @@ def test_a_service_is_added_by_its_document(user):
         "base_url": "https://api.example.com/v1",
         "operations": ["GET /pets/*"],
     }
-    user.done("servers add local --openapi openapi.yaml")
+    said = user.done("servers add local --openapi openapi.yaml")
+    assert f"There is no {user.folder / 'openapi.yaml'} yet." in said
     assert Path(tomllib.loads(user.config.read_text())["servers"]["local"]["openapi"]).is_absolute()
     assert user.run("servers add both --openapi a.json --url https://api.example.com/mcp").exit_code == 2
 
 
-@pytest.mark.parametrize("line", ["servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
+@pytest.mark.parametrize("line", ["servers add x --url ftp://x", "servers add x --url https://u:p@example.com", "servers add x --openapi https://example.com/a#b", "servers add x --url https://example.com --header 'Host=x'", "servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
 def test_what_is_no_server_is_not_added(user, line):
     assert user.run(line).exit_code == 2
     assert not user.config.exists()

@@ -514,6 +514,19 @@ async def test_an_answer_that_is_no_tool_result_is_an_error():
         assert (await failure(fleet, "faulty", "echo", {"text": "x"})).code == "bad_result"
 
 
+async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_logged():
+    async with Fleet([faulty("encoding")]) as fleet:
+        assert await value(fleet, "faulty", "echo", {"text": "a LATIN"}) == "a caf\ufffd"
+        assert any("(stdout, not UTF-8)" in line for line in fleet.server("faulty").log_tail())
+
+
+@pytest.mark.parametrize("text", ["a SURROGATE", "a QUOTE b"])
+async def test_an_answer_that_is_no_message_fails_its_call_at_once_and_no_other(text):
+    async with Fleet([faulty("encoding")]) as fleet:
+        assert (await failure(fleet, "faulty", "echo", {"text": text})).code == "bad_result"
+        assert await value(fleet, "faulty", "echo", {"text": "still here"}) == "still here"
+
+
 async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():
     async with Fleet([faulty()]) as fleet:
         pid = await value(fleet, "faulty", "pid")

@@ -242,7 +242,7 @@ class ConfigurationFile:
             raise BridgeError(
                 "client_file_changed",
                 f"{self.path} was changed by another program meanwhile; it was left as it is.",
-                hint="End the client, and run the command again.",
+                hint="Run the command again. If the file is a client's that is at work, end it before.",
                 file=str(self.path),
             )
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import open_locked
 from mcp_bridge.private_files import private_directory, state_directory
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcp_bridge.downstream.configuration.known_clients import ClientName
 
 Table = dict[str, Any]
@@ -93,6 +97,24 @@ class Installations:
         """
         state_directory(self._state_dir, durable=True)
         private_directory(self.directory, durable=True)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Make the directories, and wait for other commands that change our configuration without a question.
+
+        Raises:
+            BridgeError: As `prepare`.
+        """
+        self.prepare()
+        try:
+            held = open_locked(self.directory / "lock")
+        except OSError as exc:
+            where = self.directory
+            raise BridgeError("state_unusable", f"{where} can't be written: {why(exc)}.", file=str(where)) from None
+        try:
+            yield
+        finally:
+            os.close(held)
 
     def load(self, file: Path) -> Installation | None:
         """The record of a client's file, or None.

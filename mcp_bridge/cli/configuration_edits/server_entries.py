@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Variables
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 Table = dict[str, Any]
 
@@ -142,14 +143,18 @@ def refuse_unusable(name: str, table: Table) -> None:
     Raises:
         NotTransferableError: It is misconfigured.
     """
-    spec = spec_from_toml(name, table, "the configuration")
-    # A variable may be the number of a port. An address that begins with one may be any.
-    address = _OURS.sub("1", spec.url or "")
-    wrong = command_problem(spec, os.environ) or headers_problem(spec.headers)
-    if "://" in address:
-        wrong = url_problem(address) or wrong
-    if wrong is not None:
+    if (wrong := fixed_problem(spec_from_toml(name, table, "the configuration"))) is not None:
         raise NotTransferableError(wrong)
+
+
+def fixed_problem(spec: ServerSpec) -> str | None:
+    """Why an entry of ours can't be used whatever its variables are, or None."""
+    document = spec.openapi.location if spec.openapi is not None and spec.openapi.is_remote else None
+    for key, url in (("url" if spec.openapi is None else "base_url", spec.url), ("openapi", document)):
+        # A variable may be the number of a port. An address that begins with one may be any.
+        if url and not _OURS.match(url) and (wrong := url_problem(_OURS.sub("1", url))) is not None:
+            return wrong.replace("url", key, 1)
+    return command_problem(spec, os.environ) or headers_problem(spec.headers)
 
 
 def _codex_remote(entry: Table) -> Table:

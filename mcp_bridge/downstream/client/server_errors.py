@@ -356,8 +356,6 @@ async def call_failure(
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.transports.server_messages import OversizedResult  # noqa: PLC0415
-
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)
     if isinstance(told, BridgeError):
@@ -369,12 +367,8 @@ async def call_failure(
     if isinstance(cause, MCPError):
         if (remote := remote_failure(cause)) is not None:
             return _remote_call_failure(spec, remote, tool)
-        if isinstance(cause.data, OversizedResult):
-            if cause.data.parts:
-                message = f"{what} answered more than {cause.data.parts}, the limit."
-                return error(spec, "result_too_large", message, tool=tool.name, limit=cause.data.parts)
-            message = f"{what} answered {cause.data.size} bytes; the limit is {limit}."
-            return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
+        if (replaced := _replaced(spec, tool, cause.data, limit)) is not None:
+            return replaced
         if connection.stopping is not None:
             message = f"{what} was cancelled: {connection.stopping}."
             return error(spec, "tool_cancelled", message, tool=tool.name)
@@ -390,6 +384,22 @@ async def call_failure(
         return error(spec, "bad_result", message, tool=tool.name, reason=str(cause)[:_REASON])
     code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
+
+
+def _replaced(spec: ServerSpec, tool: ToolInfo, data: object, limit: int) -> BridgeError | None:
+    """The error for an answer in whose place the transport has put another; None if it hasn't."""
+    from mcp_bridge.downstream.transports.server_messages import OversizedResult, UnreadableResult  # noqa: PLC0415
+
+    what = f"{spec.name}.{tool.name}"
+    if isinstance(data, UnreadableResult):
+        return error(spec, "bad_result", f"{what} answered something that is no JSON-RPC message.", tool=tool.name)
+    if not isinstance(data, OversizedResult):
+        return None
+    if data.parts:
+        message = f"{what} answered more than {data.parts}, the limit."
+        return error(spec, "result_too_large", message, tool=tool.name, limit=data.parts)
+    message = f"{what} answered {data.size} bytes; the limit is {limit}."
+    return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
 
 
 def _exit(connection: ServerConnection) -> dict[str, Any]:

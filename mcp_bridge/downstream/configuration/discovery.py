@@ -56,7 +56,7 @@ from mcp_bridge.workspace.folder_content import (
     scripts_of,
     why,
 )
-from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file
+from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file, trust_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -317,7 +317,9 @@ class _Finder:
             elif _can_be_used(entry):
                 unapproved.append(name)
                 approved = "neither approved in Claude Code nor" if approvals is not None else "not"
-                reason_left_out = f"it comes with the folder: {approved} trusted (`mcp-bridge trust`)."
+                reason_left_out = (
+                    f"it comes with the folder: {approved} trusted (`{trust_command(file, above=above)}`)."
+                )
                 discovery.skipped.append(Skipped(name, str(file), reason_left_out))
         if unapproved:
             discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
