@@ -72,7 +72,8 @@ class ConfiguredTable(BaseModel):
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
             raise ValueError(f"is a number, and {str(value).lower()} is none")
         if isinstance(value, str) and not value.strip() and kinds & {str, Path}:
-            raise ValueError("is empty: leave it out, or write a value")
+            what = "names no file or folder: it " if Path in kinds else ""
+            raise ValueError(f"{what}is empty; leave it out, or write a value")
         return value
 
 

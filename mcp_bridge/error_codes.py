@@ -538,7 +538,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_program": Description(
             "A file or standard input has no program.",
             "Write an object with a list of `steps`.", _COMMAND, exit_status=2),
-        "bad_request": Description("A request has a field that is too long or of the wrong form.", "Read the message."),
+        "bad_request": Description(
+            "A request has a field that is too long or of the wrong form, or a method that its path doesn't take.",
+            "Read the message.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
         "bad_state": Description(
             "What is kept of a program or an execution can't be used: it was changed, or another version wrote it.",
             "Delete the program and save it again. The execution can't go on."),

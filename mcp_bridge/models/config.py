@@ -6,9 +6,8 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from mcp_bridge.configured_values import ConfiguredTable
 from mcp_bridge.models.model import Prices
 
 _REFERENCE = re.compile(r"vault://secret/[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -39,7 +38,7 @@ def _address(value: str) -> str:
     return value
 
 
-class ScriptedAnswer(ConfiguredTable):
+class ScriptedAnswer(BaseModel):
     """One answer of the scripted model: a text, or an error.
 
     Attributes:
@@ -51,6 +50,8 @@ class ScriptedAnswer(ConfiguredTable):
         prompt_tokens, completion_tokens: Usage, as reported by a provider; estimated if omitted.
         cost_usd: The price, as known to a provider's library.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: str | None = None
     error: Literal["model_timeout", "model_failed", "model_unavailable", "model_bad_answer"] | None = None
@@ -97,7 +98,7 @@ Answers = Annotated[
 """A script, or the name of a JSON file that contains one."""
 
 
-class ModelConfig(ConfiguredTable):
+class ModelConfig(BaseModel):
     """The `[model]` table.
 
     Validation errors show no values: a key may have been configured in the wrong place.
