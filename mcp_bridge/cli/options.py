@@ -22,7 +22,7 @@ Principal = Annotated[str | None, typer.Option("--principal", metavar="NAME", he
 def _program(name: str) -> str:
     # What is no program is refused by the command, which says what reads it.
     if name not in CLIENT_NAMES:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(PROGRAMS)}.")
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, PROGRAMS))}.")
     return name
 
 
