@@ -1,12 +1,20 @@
-"""Values in the configuration with a notation of their own: sizes such as `512m`, and paths that begin with `~`."""
+"""Values in the configuration: what no table takes, and those with a notation of their own (sizes, paths with `~`)."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 MAX_SIZE = 1 << 50
 """More than any machine has, and less than the kernel's limits can hold."""
@@ -49,3 +57,30 @@ def expanded_home(path: Path) -> Path:
 
 
 HomePath = Annotated[Path, AfterValidator(expanded_home)]
+
+
+class ConfiguredTable(BaseModel):
+    """A table of the configuration. A flag is no number in it, and an empty text stands for nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_slips(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what would be taken for something that nobody meant: `true` for 1, an empty path for this folder."""
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError(f"is a number, and {str(value).lower()} is none")
+        if isinstance(value, str) and not value.strip() and kinds & {str, Path}:
+            what = "names no file or folder: it " if Path in kinds else ""
+            raise ValueError(f"{what}is empty; leave it out, or write a value")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a field's annotation unites; of a generic type, the type."""
+    if get_origin(annotation) is Annotated:
+        return _kinds(get_args(annotation)[0])
+    inner = get_args(annotation)
+    is_one = isinstance(get_origin(annotation), type) and get_origin(annotation) in {tuple, list, dict, frozenset}
+    return {get_origin(annotation)} if is_one else set().union(*map(_kinds, inner)) if inner else {annotation}

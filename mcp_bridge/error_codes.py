@@ -539,7 +539,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_program": Description(
             "A file or standard input has no program.",
             "Write an object with a list of `steps`.", _COMMAND, exit_status=2),
-        "bad_request": Description("A request has a field that is too long or of the wrong form.", "Read the message."),
+        "bad_request": Description(
+            "A request has a field that is too long or of the wrong form, or a method that its path doesn't take.",
+            "Read the message.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
         "bad_state": Description(
             "What is kept of a program or an execution can't be used: it was changed, or another version wrote it.",
             "Delete the program and save it again. The execution can't go on."),
@@ -784,8 +786,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The folder's file, or one that it loads, isn't what was trusted.",
             "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
         "client_file_changed": Description(
-            "Another program has changed a client's file while a command was about to write it. Nothing was written.",
-            "End the client, and run the command again.", _COMMAND),
+            "Another program has changed a file while a command was about to write it. Nothing was written.",
+            "Run the command again. If the file is a client's that is at work, end it before.", _COMMAND),
         "config_missing": Description(
             "There is no such configuration file.",
             "Name a file that is there.", exit_status=2),

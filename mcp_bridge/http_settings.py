@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from mcp_bridge.bridge_identity import PATH
-from mcp_bridge.configured_values import Size  # noqa: TC001  (pydantic reads the annotations)
+from mcp_bridge.configured_values import ConfiguredTable, Size
 
 VIEWER_PATH = "/ui"
 """The path of the trace viewer."""
@@ -15,7 +15,7 @@ VIEWER_PATH = "/ui"
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
-class HttpSettings(BaseModel):
+class HttpSettings(ConfiguredTable):
     """How `mcp-bridge serve --transport http` serves. Sizes are bytes, times are seconds.
 
     Attributes:
@@ -38,8 +38,6 @@ class HttpSettings(BaseModel):
         write_timeout: How long a client may go without reading its answer.
         drain_timeout: How long running calls may take to finish after SIGTERM.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: Annotated[
         str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$", max_length=200, description="Path of the MCP endpoint")

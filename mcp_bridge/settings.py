@@ -23,9 +23,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from mcp_bridge.configured_values import HomePath, Size, parse_size
+from mcp_bridge.configured_values import ConfiguredTable, HomePath, Size, parse_size
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
@@ -104,6 +104,9 @@ PERMISSIONS = ("allow_self_server", "resume_waits")
 MAX_PIDS, MAX_CPUS = 1 << 22, 1 << 13
 """What the kernel's counters hold (`PID_MAX_LIMIT`, `NR_CPUS`); an engine's error for more tells nothing."""
 
+MIN_CPUS = 0.01
+"""The kernel's least quota: a millisecond of the hundred that a period has."""
+
 MAX_ID = (1 << 32) - 2
 """The maximum user or group id: the next one means none (chown(2))."""
 
@@ -145,10 +148,8 @@ _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Settings(BaseModel):
+class Settings(ConfiguredTable):
     """The settings. Sizes are bytes, times are seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: Annotated[str | None, Field(description="Local image to use instead of a built one; never pulled")] = None
     profile: Annotated[str, Field(description="Package profile of the built image: base or data")] = "base"
@@ -173,7 +174,9 @@ class Settings(BaseModel):
 
     memory: Annotated[Size, Field(description="A sandbox's memory")] = 512 << 20
     pids: Annotated[int, Field(ge=8, le=MAX_PIDS, description="A sandbox's processes and threads")] = 128
-    cpus: Annotated[float, Field(gt=0, le=MAX_CPUS, allow_inf_nan=False, description="A sandbox's processors")] = 1.0
+    cpus: Annotated[
+        float, Field(ge=MIN_CPUS, le=MAX_CPUS, allow_inf_nan=False, description="A sandbox's processors")
+    ] = 1.0
     tmp_size: Annotated[Size, Field(description="Size of /tmp")] = 64 << 20
     workspace_size: Annotated[Size, Field(description="Size of /workspace")] = 128 << 20
     container_user: Annotated[str, BeforeValidator(_user), Field(description="uid[:gid] in the sandbox; never 0")] = (
@@ -624,6 +627,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
     {
         "image": "localhost/my-image:1",
         "packages": ["python-dateutil"],
+        "env_pass": ["KUBECONFIG", "SSL_CERT_*"],
         "memory": "512m",
         "tmp_size": "64m",
         "workspace_size": "128m",

@@ -39,6 +39,54 @@ def error(cwd, explicit=None, **environ):
     return caught.value
 
 
+# --- slips ---
+
+
+@pytest.mark.parametrize("line", [
+    "timeout = true", "wall_timeout = true", "cpus = true", "max_concurrent = true", "max_calls = false", "pool_min = true",
+    "memory = true", "[ledger]\nkeep_payloads_days = true", "[ledger]\npublish_interval = true", "[http]\nmax_sessions = true",
+    "[sessions]\nmax_idle = true", "[install]\nmax_packages = true", "[telemetry]\nsample = true",
+    '[[ledger.publish]]\nfile = "x"\ntimeout = true',
+])  # fmt: skip
+def test_a_flag_is_no_number(nowhere, line):
+    (nowhere / FILE_NAME).write_text(line)
+    failure = error(nowhere)
+    assert failure.code == "bad_config"
+    assert str(nowhere / FILE_NAME) in failure.message
+
+
+@pytest.mark.parametrize("line", [
+    'image = ""', 'oci_runtime = " "', 'profile = ""', 'state_dir = ""', 'log_file = ""', '[ledger]\nmaster_key = ""',
+    "[ledger]\nmaster_key = []", '[ledger]\nmaster_key = [""]', '[search]\nembeddings = ""',
+    '[[ledger.publish]]\nfile = ""',
+])  # fmt: skip
+def test_an_empty_text_is_no_value(nowhere, line):
+    (nowhere / FILE_NAME).write_text(line)
+    failure = error(nowhere)
+    assert failure.code == "bad_config"
+    assert "is empty" in failure.message
+
+
+def test_an_empty_list_is_one(nowhere):
+    (nowhere / FILE_NAME).write_text('packages = ""\nclient_configs = []\n')
+    assert (named(nowhere).settings.packages, named(nowhere).settings.clients) == ((), ())
+
+
+def test_less_of_a_processor_than_the_kernel_can_give_is_refused(nowhere):
+    (nowhere / FILE_NAME).write_text("cpus = 0.009")
+    assert "cpus: " in error(nowhere).message
+    (nowhere / FILE_NAME).write_text("cpus = 0.01")
+    assert named(nowhere).settings.cpus == 0.01
+
+
+def test_a_list_in_the_environment_is_shown_as_it_is_written_there(nowhere):
+    environ = {"MCP_BRIDGE_ENV_PASS": '["A","B"]'}
+    failure = error(nowhere, **environ)
+    assert "MCP_BRIDGE_ENV_PASS=KUBECONFIG,SSL_CERT_*" in failure.hint
+    assert "[" not in failure.message
+    assert load(environ={"MCP_BRIDGE_ENV_PASS": "A,B_*"}, cwd=nowhere).settings.env_pass == ("A", "B_*")
+
+
 # --- sizes ---
 
 

@@ -337,7 +337,10 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         if reader is not None and root is not None:
             reader.check_mac(root)
         signed = _signed(small, ledger, to)
-        there = {*small, *means.lost, *(() if root is None else (MASTER,))}
+        there = {*small, *means.lost}
+        if root is not None and (to.beside is None or to.master != "file"):
+            # One beside it verifies, and isn't where it would be restored to.
+            there.add(MASTER)
         apart = tuple(name for name in needs(ledger) if name not in there)
         origin, vkey = ledger.origin, ledger.vkey
         rows = ledger.connection.execute(

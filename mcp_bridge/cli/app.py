@@ -25,9 +25,8 @@ from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.commands.sessions import sessions
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.options import Config, Json, Program  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
-from mcp_bridge.downstream.configuration.known_clients import PROGRAMS, ClientName
 from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads the annotations)
 
 app = typer.Typer(
@@ -302,7 +301,7 @@ def trust(
 )
 def install(
     ctx: typer.Context,
-    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(PROGRAMS)}.")],
+    client: Program,
     project: Annotated[
         bool, typer.Option("--project", help="Into the file of the folder you are in, not into your own.")
     ] = False,

@@ -92,6 +92,15 @@ def _words(code: str) -> Iterator[str]:
             yield match["alias"]
 
 
+def dotted(name: str, allowed: Mapping[str, str]) -> str:
+    """A tool's name as clients write it, `mcp__git__git_log` or `git__git_log`, with a dot behind its server."""
+    bare = name.removeprefix("mcp__")
+    for server in sorted({*allowed, *allowed.values()}, key=len, reverse=True):
+        if bare.startswith(f"{server}__"):
+            return f"{server}.{bare.removeprefix(f'{server}__')}"
+    return name
+
+
 def split(name: str, allowed: Mapping[str, str]) -> tuple[str, str]:
     """`git.git_log` into server and tool, the tool empty for a server alone.
 

@@ -24,7 +24,7 @@ from mcp_bridge.executions.programs.sandbox_programs import Session
 from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.waits.taken_events import WAIT
-from mcp_bridge.governance.tool_names import resolve, split
+from mcp_bridge.governance.tool_names import dotted, resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -487,7 +487,7 @@ class Requests:
         return known[1], known[2]
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
-        limit = max(1, min(request.limit, MAX_SEARCH_HITS))
+        limit = max(0, min(request.limit, MAX_SEARCH_HITS))
         found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
         lines = await _rendered(describe.hit_line, [hit.tool for hit in found.hits])
         matches = [
@@ -505,6 +505,8 @@ class Requests:
         try:
             server, tool_name = split(request.name, self._allowed)
         except BridgeError as exc:
+            if (name := dotted(request.name, self._allowed)) != request.name:
+                return await self._describe(request._replace(name=name))
             if meant := self._of_that_name(request.name):
                 exc.hint = f"Did you mean {', '.join(meant)}?"
             raise

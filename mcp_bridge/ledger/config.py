@@ -21,6 +21,12 @@ def _days(value: Literal["forever"] | float) -> Literal["forever"] | float:
     return value
 
 
+def _command(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not isinstance(value, str) and not (value and value[0].strip()):
+        raise ValueError("is empty: write the command that prints the key")
+    return value
+
+
 Days = Annotated[Literal["forever"] | float, AfterValidator(_days)]
 """How long something is kept."""
 
@@ -44,7 +50,9 @@ class LedgerConfig(PublishingConfig):
     """
 
     master_key: Annotated[
-        str | tuple[str, ...], Field(description="Where the key of the payloads is: file, keyring, or a command")
+        str | tuple[str, ...],
+        AfterValidator(_command),
+        Field(description="Where the key of the payloads is: file, keyring, or a command"),
     ] = "file"
     retry_failed: Annotated[bool, Field(description="Whether a failed execution's key may be used again")] = False
     keep_payloads_days: Annotated[Days, Field(description="Erase payloads that are older than so many days")] = 30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from mcp_bridge.configured_values import HomePath  # noqa: TC001  (pydantic reads the annotations)
+from mcp_bridge.configured_values import ConfiguredTable, HomePath
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_files.line_numbers import line_of
@@ -30,14 +30,12 @@ def _module(name: str) -> str:
     return name
 
 
-class ToolsConfig(BaseModel):
+class ToolsConfig(ConfiguredTable):
     """What to load. Unknown keys are refused.
 
     Without `modules`, all top-level modules and packages of the folders in `path` are loaded, except those whose names
     begin with `_` or `.`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     modules: Annotated[
         tuple[Annotated[str, AfterValidator(_module)], ...],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from mcp_bridge.configured_values import ConfiguredTable
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class SessionSettings(BaseModel):
+class SessionSettings(ConfiguredTable):
     """What sessions may take.
 
     Attributes:
@@ -24,8 +26,6 @@ class SessionSettings(BaseModel):
         rebuild_cells: How many cells run again at most.
         rebuild_seconds: How long that may take.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     idle_timeout: Annotated[Seconds, Field(description="Put an idle session's sandbox away after so long")] = 900.0
     idle_processor_seconds: Annotated[

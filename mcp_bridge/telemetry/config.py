@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from mcp_bridge.configured_values import ConfiguredTable
 
 
-class TelemetryConfig(BaseModel):
+class TelemetryConfig(ConfiguredTable):
     """Where traces and metrics go. Nothing goes anywhere by default.
 
     Attributes:
@@ -19,8 +21,6 @@ class TelemetryConfig(BaseModel):
             that may see all.
         listen: The loopback address `HOST:PORT` at which a bridge that serves MCP gives Prometheus its metrics.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     otlp: Annotated[
         str | None,

@@ -225,8 +225,19 @@ class IgnoredFile:
     @property
     def hint(self) -> str:
         """What the user can do."""
-        folder = f" {shlex.quote(str(folder_of(Path(self.file))))}" if self.above else ""
-        return f"`mcp-bridge trust{folder}` shows what it would do, and asks."
+        if self.code == _CODES["unusable"]:
+            return "Mend what the message says first: `mcp-bridge trust` can't judge the file before."
+        return f"`{trust_command(Path(self.file), above=self.above)}` shows what it would do, and asks."
+
+
+def trust_command(file: Path, *, above: bool) -> str:
+    """What to write to trust a folder's file.
+
+    Args:
+        file: The file.
+        above: Whether it is in a parent of the working directory.
+    """
+    return f"mcp-bridge trust {shlex.quote(str(folder_of(file)))}" if above else "mcp-bridge trust"
 
 
 _CODES: dict[Status, Code] = {

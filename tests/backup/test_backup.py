@@ -257,7 +257,8 @@ def test_a_backup_is_tried_without_restoring_it(till, kind):
 
 def test_a_backup_without_keys_is_tried_where_its_ledger_is_and_where_nothing_is(till):
     file, _, _ = made(till, "without keys")
-    assert till.run("restore", "--check", file, "--json").json["authenticated"] is True
+    facts = till.run("restore", "--check", file, "--json").json
+    assert (facts["authenticated"], facts["missing"]) == (True, ["master.key", KEY_FILE])
     put_away(till)
     facts = till.run("restore", "--check", file, "--json").json
     assert facts["authenticated"] is False

@@ -520,6 +520,17 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     assert b"A script ran in a fresh container" in shown.stdout
 
 
+def test_doctor_says_that_the_ledger_has_no_room(configure):
+    setup = configure(ledger={"min_free": "99999g"})
+    ended = setup.run("doctor", "--json")
+    report = json.loads(ended.stdout)
+    assert report["ok"] is False
+    assert [row["code"] for row in report["findings"] if row["level"] == "error"] == ["ledger_full"]
+    shown = setup.run("doctor")
+    assert shown.returncode == ended.returncode == exit_statuses.exit_code(BridgeError("ledger_full", ""))
+    assert b"Traceback" not in shown.stdout + shown.stderr
+
+
 @pytest.mark.xdist_group("images")
 def test_images_are_built_listed_and_inspected(setup, image):
     built = json.loads(setup.run("image", "build", "--profile", "base", "--json").stdout)

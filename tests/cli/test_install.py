@@ -208,6 +208,13 @@ def test_what_is_no_program_has_no_file_to_write_to(user):
     assert not list(user.home.glob("MCPs"))
 
 
+def test_only_programs_are_offered(user):
+    for line in ("install", "servers import"):
+        assert "directories" not in user.run(f"{line} --help").output
+        ended = user.run(f"{line} nope")
+        assert ended.exit_code == 2
+
+
 # --- take-over ---
 
 
@@ -505,6 +512,112 @@ def test_a_server_that_was_changed_behind_the_bridge_stays_there_too(user):
     assert tomllib.loads(user.config.read_text())["servers"]["git"]["call_timeout"] == 5
 
 
+def test_a_server_that_two_clients_have_had_goes_with_the_last_of_them(user):
+    text = '{"mcpServers": {"a": {"command": "a"}}}'
+    for client in ("cursor", "windsurf"):
+        user.file(client, text)
+        user.done(f"install {client} --take-over --yes")
+    assert "'a' stays in" in user.done("install cursor --uninstall --yes")
+    assert "a" in tomllib.loads(user.config.read_text())["servers"]
+    assert user.servers("cursor") == {"a": {"command": "a"}}
+    user.done("install windsurf --uninstall --yes")
+    assert user.servers("windsurf") == {"a": {"command": "a"}}
+    assert user.config.read_text() == ""
+
+
+REFUSED = [
+    ("gemini", '{"mcpServers": {"git": {"command": "x"}}, "mcp": {"allowed": ["git"]}}'),
+    ("gemini", '{"mcpServers": {"git": {"command": "x"}}, "mcp": {"excluded": ["bridge"]}}'),
+    ("cursor", '{"mcpServers": {"git": {"command": "x"}, "bridge": {"command": "mcp-bridge", "disabled": true}}}'),
+    ("opencode", '{"mcp": {"git": {"type": "local", "command": ["x"]}}, "tools": {"bridge*": false}}'),
+    ("opencode", '{"mcp": {"mine": {"type": "local", "command": ["mcp-bridge"], "enabled": false}}}'),
+    ("opencode", '{"mcp": {"git": {"type": "local", "command": ["x"]}}, "permission": {"bridge_*": "deny"}}'),
+    ("codex", '[mcp_servers.bridge]\ncommand = "mcp-bridge"\nenabled = false\n'),
+    ("codex", '[mcp_servers.bridge]\ncommand = "mcp-bridge"\ndisabled_tools = ["run_python"]\n'),
+]
+"""Files of clients that wouldn't start the bridge, or not show its tool."""
+
+
+@pytest.mark.parametrize(("client", "text"), REFUSED)
+@pytest.mark.parametrize("option", ["", "--take-over"])
+def test_nothing_moves_behind_a_bridge_that_its_client_would_not_use(user, client, text, option):
+    path = user.file(client, text)
+    ended = user.run(f"install {client} {option} --yes")
+    assert ended.exit_code == 1
+    assert "bad_client_config" in ended.output
+    assert "wouldn't use the bridge" in ended.output
+    assert path.read_text() == text
+    assert not user.config.exists()
+
+
+def test_the_bridge_that_is_allowed_by_name_is_used(user):
+    user.file("gemini", '{"mcpServers": {"git": {"command": "x"}}, "mcp": {"allowed": ["git", "bridge"]}}')
+    user.done("install gemini --take-over --yes")
+    assert set(user.servers("gemini")) == {"bridge"}
+
+
+def test_what_a_client_asks_about_or_denies_is_told_when_its_server_moves(user):
+    user.file("codex", """
+[mcp_servers.gh]
+command = "x"
+default_tools_approval_mode = "prompt"
+[mcp_servers.git]
+command = "y"
+[mcp_servers.git.tools.push]
+approval_mode = "prompt"
+[mcp_servers.git.tools.log]
+approval_mode = "approve"
+""")  # fmt: skip
+    said = user.done("install codex --take-over --yes")
+    assert "asks before it calls every tool of 'gh'" in said
+    assert 'tools = ["gh.*"] and effect = "approve"' in said
+    assert 'tools = ["git.push"] and effect = "approve"' in said
+    permission = '"permission": {"db_drop": "deny", "db_*": "ask", "bash": "deny"}'
+    user.file("opencode", f'{{"mcp": {{"db": {{"type": "local", "command": ["x"]}}}}, {permission}}}')
+    said = user.done("install opencode --take-over --yes")
+    assert 'tools = ["db.drop"] and effect = "deny"' in said
+    assert 'tools = ["db.*"] and effect = "approve"' in said
+    user.file("claude-code", '{"mcpServers": {"gh2": {"command": "x"}, "gh3": {"command": "y"}}}')
+    settings = user.home / ".claude/settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"permissions": {"deny": ["mcp__gh2__delete_repo", "Bash"], "ask": ["mcp__gh2"]}}')
+    said = user.done("install claude-code --take-over --yes")
+    assert "Claude Code denies delete_repo of 'gh2', and has no say behind the bridge" in said
+    assert 'tools = ["gh2.*"] and effect = "approve"' in said
+    assert "gh3." not in said
+
+
+def test_what_the_bridge_could_not_use_stays_with_its_client(user):
+    entries = {
+        "user": {"url": "https://user:longpass@example.com/mcp"},
+        "fragment": {"url": "https://example.com/mcp#part"},
+        "header": {"url": "https://example.com/mcp", "headers": {"Host": "other.example.com"}},
+        "line": {"command": "sh -c true"},
+        "port": {"url": "https://${env:HOST}:${env:PORT}/mcp"},
+        "any": {"url": "${env:BASE}/mcp"},
+    }
+    user.file("cursor", json.dumps({"mcpServers": entries}))
+    said = user.done("install cursor --take-over --yes")
+    left = ["user", "fragment", "header", "line"]
+    for name in left:
+        assert f"'{name}' stays with Cursor: " in said
+    assert set(user.servers("cursor")) == {"bridge", *left}
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"port", "any"}
+    assert "longpass" not in said
+
+
+@pytest.mark.parametrize("written", ["$TOK", "${TOK}"])
+def test_a_variable_of_gemini_that_is_not_set_stays_as_its_name_when_it_moves(user, written):
+    user.file("gemini", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"K": f"a-{written}-b"}}}}))
+    user.done("install gemini --take-over --yes")
+    found = user.found().servers["git"]
+    assert (found.problem, found.env) == (None, {"K": "a-$TOK-b"})
+    own = tomllib.loads(user.config.read_text())["servers"]
+    environ = {"HOME": str(user.home), "TOK": "5"}
+    [spec] = discover(own, config_file=user.config, environ=environ, cwd=user.folder, home=user.home).servers.values()
+    assert spec.env == {"K": "a-5-b"}
+
+
 # --- what goes wrong ---
 
 
@@ -679,6 +792,22 @@ def test_what_is_kept_goes_with_the_rest_of_the_state(user):
     assert not (user.home / ".state/mcp-bridge/client-setup").exists()
 
 
+@pytest.mark.parametrize("state", ["", "--state"])
+def test_what_uninstall_leaves_of_clients_is_named_with_what_takes_it_back(user, state):
+    path = user.file("cursor", busy("cursor"))
+    user.done("install cursor --take-over --yes")
+    user.done("install vscode --project --yes")
+    said = user.done(f"uninstall {state} --yes")
+    before, _, left = said.partition("left: ")
+    assert ("`mcp-bridge install cursor --uninstall` gives it back, before" in before) == bool(state)
+    assert f"the bridge's entry in {path}, Cursor's. `mcp-bridge install cursor --uninstall` removes it" in left
+    assert ("doesn't return what was moved" in left) == bool(state)
+    assert "`mcp-bridge install vscode --project --uninstall`, in its folder, removes it" in left
+    user.done("install cursor --uninstall --yes")
+    assert set(user.servers("cursor")) == (set() if state else {"git"})
+    assert "Cursor's" not in user.done("uninstall --yes")
+
+
 # --- servers add, remove, import ---
 
 
@@ -708,6 +837,18 @@ def test_servers_are_added_and_removed(user):
     assert "server_not_configured" in user.run("servers remove git").output
 
 
+def test_servers_that_are_added_at_once_are_all_there(user):
+    env = os.environ | user.env
+    added = [
+        subprocess.Popen([COMMAND, "servers", "add", f"s{number}", "--", "x"], env=env, stdout=subprocess.PIPE)
+        for number in range(4)
+    ]
+    for process in added:
+        process.communicate(timeout=DEADLINE_SECONDS)
+    assert [process.returncode for process in added] == [0] * 4
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {f"s{number}" for number in range(4)}
+
+
 BAD_NAMES = ["", " ", "a\nb", "a\x1b[2Jb", "a\u202eb", "n" * 300, " a"]
 
 
@@ -734,12 +875,13 @@ def test_a_service_is_added_by_its_document(user):
         "base_url": "https://api.example.com/v1",
         "operations": ["GET /pets/*"],
     }
-    user.done("servers add local --openapi openapi.yaml")
+    said = user.done("servers add local --openapi openapi.yaml")
+    assert f"There is no {user.folder / 'openapi.yaml'} yet." in said
     assert Path(tomllib.loads(user.config.read_text())["servers"]["local"]["openapi"]).is_absolute()
     assert user.run("servers add both --openapi a.json --url https://api.example.com/mcp").exit_code == 2
 
 
-@pytest.mark.parametrize("line", ["servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
+@pytest.mark.parametrize("line", ["servers add x --url ftp://x", "servers add x --url https://u:p@example.com", "servers add x --openapi https://example.com/a#b", "servers add x --url https://example.com --header 'Host=x'", "servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
 def test_what_is_no_server_is_not_added(user, line):
     assert user.run(line).exit_code == 2
     assert not user.config.exists()
@@ -777,6 +919,9 @@ def test_secrets_are_not_shown_however_they_are_written(user, secret):
         "https://me:pa55word-of-mine@example.com/mcp",
         "https://example.com/mcp#pa55word-of-mine",
         "${BASE}?key=pa55word-of-mine",
+        "postgresql://appuser:pa55word-of-mine@db.example.com/prod",
+        "mongodb+srv://me:p@55word-of-mine@cluster.example.com/?w=majority",
+        "redis://:of-mine@cache.example.com:6379/0",
     ],
 )
 def test_an_addresses_query_and_user_are_not_shown(user, address):
@@ -787,6 +932,15 @@ def test_an_addresses_query_and_user_are_not_shown(user, address):
     assert "…" in said
     assert "of-mine" not in user.done("install claude-code --yes")
     assert tomllib.loads(user.config.read_text())["servers"]["a"]["url"] == address
+
+
+def test_a_short_user_of_an_address_is_not_shown_and_the_host_is(user):
+    args = ["https://u:p@a.example.com/x", "https://tok@b.example.com", "https://c.example.com/x?k"]
+    user.file("cursor", json.dumps({"mcpServers": {"a": {"command": "npx", "args": args}}}, indent=1))
+    said = user.done("install cursor --take-over --yes")
+    for shown in ("https://…@a.example.com/x", "https://…@b.example.com", "https://c.example.com/x?…"):
+        assert said.count(shown) == 2, "where it goes, and where it comes"
+    assert tomllib.loads(user.config.read_text())["servers"]["a"]["args"] == args
 
 
 @pytest.mark.parametrize("client", [client for client in PROGRAMS if CLIENTS[client].syntax != "toml"])
@@ -829,7 +983,10 @@ def test_a_variable_is_shown_by_its_name(user):
 def test_a_dollar_that_begins_no_name_stays_one(user):
     user.file("gemini", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"A": "pa$5word", "B": "$TOKEN"}}}}))
     user.done("servers import gemini --yes")
-    assert tomllib.loads(user.config.read_text())["servers"]["git"]["env"] == {"A": "pa$5word", "B": "${TOKEN}"}
+    assert tomllib.loads(user.config.read_text())["servers"]["git"]["env"] == {
+        "A": "pa$5word",
+        "B": "${TOKEN:-$TOKEN}",
+    }
 
 
 def test_what_was_moved_is_recorded_before_it_leaves_its_client(user, monkeypatch):

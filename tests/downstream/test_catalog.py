@@ -108,6 +108,10 @@ def test_a_query_without_a_word_lists_tools_up_to_the_limit(index, query):
     assert found(index, query, limit=0) == []
 
 
+def test_a_phrase_that_no_tool_has_finds_what_has_its_words(index):
+    assert len(index.search("ErrorType")) <= 10
+
+
 @given(st.text(max_size=60))
 def test_no_text_is_ever_read_as_search_syntax(query):
     index = SearchIndex(TOOLS)

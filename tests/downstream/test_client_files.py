@@ -319,6 +319,9 @@ def test_files_above_count_up_to_the_repositorys_root_and_no_further(user, clien
     found = user.find(client, cwd=inner)
     assert [(row.file, row.above) for row in found.ignored_files] == [(str(user.folder / "repository" / name), True)]
     assert f"trust {user.folder / 'repository'}`" in found.ignored_files[0].hint
+    if client == "opencode":
+        [skipped] = found.skipped
+        assert f"(`mcp-bridge trust {user.folder / 'repository'}`)" in skipped.reason
     user.trusted(client, name, user.folder / "repository")
     assert list(user.find(client, cwd=inner).servers) == ["mine"]
 
@@ -334,6 +337,7 @@ def test_the_records_of_trust_may_not_be_in_the_folder_of_a_file_that_is_in_a_fo
     user.write(user.folder / ".cursor/mcp.json", local("cursor"))
     [ignored] = user.find("cursor").ignored_files
     assert (ignored.code, "in the folder itself" in ignored.message) == ("unusable_file", True)
+    assert "can't judge the file before" in ignored.hint, "it would end in the same error"
 
 
 def test_a_huge_file_of_a_folder_that_nobody_trusts_is_refused_soon(user):

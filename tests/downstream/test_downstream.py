@@ -355,6 +355,7 @@ async def test_no_hint_about_a_server_names_a_file_of_the_host():
     ("settings", "state", "part"),
     [
         ({"command": "x", "problem": "env.K is missing."}, "misconfigured", "env.K is missing."),
+        ({"command": "x", "problem": "env.K is missing.", "enabled": False}, "disabled", "is disabled"),
         ({"command": "x", "enabled": False}, "disabled", "disabled"),
     ],
 )
@@ -514,6 +515,19 @@ async def test_an_answer_that_is_no_tool_result_is_an_error():
         assert (error.code, "The call may have happened." in str(error)) == ("bad_result", True)
         assert error.details["reason"].endswith("content: Input should be a valid list")
         assert "not a list" not in str(error.record())
+
+
+async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_logged():
+    async with Fleet([faulty("encoding")]) as fleet:
+        assert await value(fleet, "faulty", "echo", {"text": "a LATIN"}) == "a caf\ufffd"
+        assert any("(stdout, not UTF-8)" in line for line in fleet.server("faulty").log_tail())
+
+
+@pytest.mark.parametrize("text", ["a SURROGATE", "a QUOTE b"])
+async def test_an_answer_that_is_no_message_fails_its_call_at_once_and_no_other(text):
+    async with Fleet([faulty("encoding")]) as fleet:
+        assert (await failure(fleet, "faulty", "echo", {"text": text})).code == "bad_result"
+        assert await value(fleet, "faulty", "echo", {"text": "still here"}) == "still here"
 
 
 async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():

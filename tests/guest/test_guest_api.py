@@ -213,6 +213,20 @@ print((await programs.run({"steps": [step]})).output)
     assert json.loads(out[-1])[1] == {"ref": "e2", "element": "body", "wait": 5}
 
 
+async def test_a_tool_is_described_by_the_name_that_clients_write_too(sandboxes):
+    record = await sandboxes.run(
+        """
+for name in ("odd.speak", "mcp__odd__speak", "odd__speak"):
+    print(await runtime.describe(name, "line"))
+print([len(await runtime.search("speak", limit)) for limit in (1, 0, -1)])
+""",
+        echoing(tool("speak", {"a": STRING})),
+    )
+    first, *others, counts = lines(record)
+    assert others == [first, first]
+    assert counts == "[1, 0, 0]"
+
+
 async def test_a_wrong_name_is_answered_with_the_right_one_and_what_is_cut_can_be_read(sandboxes, git_server):
     long = "Begins here. " + "It goes on. " * 100 + "It ends here."
     record = await sandboxes.run(

@@ -24,6 +24,7 @@ from mcp_bridge.sandbox.engine_choice import probe
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
 from mcp_bridge.sandbox.isolation_flags import MASKED, Enforced, RuntimeChoice
+from mcp_bridge.sandbox.isolation_probe import run_trial
 from mcp_bridge.sandbox.oci import bundle_config, host_resources, images, supervisor
 from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
@@ -179,6 +180,16 @@ async def test_a_sandbox_can_mark_no_device_node_for_others_to_see(direct: Runne
     )
     expected = "".join(f"{name} EROFS\n" for name in ("full", "null", "random", "tty", "urandom", "zero"))
     assert (await direct.run(source)).stdout == expected + "1\n"
+
+
+async def test_the_limits_are_in_force_whatever_the_bridges_umask_is(direct: Runner) -> None:
+    choice, state = direct.engine.choice, state_of(direct)
+    expected = await run_trial(choice, direct.image, state)
+    previous = os.umask(0o077)
+    try:
+        assert await run_trial(choice, direct.image, state) == expected
+    finally:
+        os.umask(previous)
 
 
 def children(pid: int) -> list[int]:

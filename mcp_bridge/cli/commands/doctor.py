@@ -86,18 +86,22 @@ async def _prepare(configuration: configuration_loading.Configuration) -> Prepar
 
 
 async def _try(configuration: configuration_loading.Configuration, find: Any) -> float:
-    began = time.monotonic()
+    took = 0.0
     failure: BridgeError | None = None
     async with open_bridge(configuration.settings, []) as bridge:
-        ledger = bridge.measured()
-        find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
-        await bridge.sandboxes.prepare()
-        began = time.monotonic()
-        record = await bridge.run("print('ok')")
-        took = (time.monotonic() - began) * 1000
-        if record.stdout != b"ok\n":
-            message = "it printed something else" if record.error is None else record.error["message"]
-            failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
+        try:
+            ledger = bridge.measured()
+            find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
+            await bridge.sandboxes.prepare()
+            began = time.monotonic()
+            record = await bridge.run("print('ok')")
+            took = (time.monotonic() - began) * 1000
+            if record.stdout != b"ok\n":
+                message = "it printed something else" if record.error is None else record.error["message"]
+                failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
+        except BridgeError as exc:
+            # The bridge's task group would wrap it in an exception group.
+            failure = exc
     if failure:
         raise failure
     return took
@@ -127,6 +131,8 @@ def _servers(configuration: configuration_loading.Configuration, find: Any) -> N
     if configuration.settings.clients:
         _other_clients(configuration, find)
     for spec in discovery.servers.values():
+        if not spec.enabled:
+            continue
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
         elif spec.url is not None and _has_credentials(spec) and is_in_the_clear(spec.url):

@@ -80,15 +80,10 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         file.replace(original)
     else:
         put_back(client, change)
-    if change.record.tables and change.record.config is not None:
-        change.config = ConfigurationFile(Path(change.record.config), "toml")
-        for name, table in change.record.tables.items():
-            now = change.config.member("servers", name)
-            if now == table:
-                change.config.remove(("servers", name))
-            elif now is not None:
-                change.notes.append(f"{name!r} stays in {change.config.path}, too: it has been changed there.")
+    heirs = _take_back_tables(change, installations)
     if not _show(change):
+        if kept is not None:
+            _forget(installations, file.target, heirs)
         showing.echo(escaping.escape_line(f"{client.title} doesn't have the bridge: {file.path} stays as it is."))
         return exit_statuses.OK
     hint = f"mcp-bridge install {client.name} --uninstall --yes"
@@ -102,9 +97,40 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         file.write(installations.backups)
     if change.config is not None and change.config.is_changed:
         change.config.write(installations.backups)
-    installations.forget(file.target)
+    _forget(installations, file.target, heirs)
     showing.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
     return exit_statuses.OK
+
+
+def _take_back_tables(change: Change, installations: Installations) -> list[Installation]:
+    """Remove from our configuration what was moved there, unless another client's installation relies on it.
+
+    Returns:
+        The records of such clients, to be saved: the last of them takes the servers along.
+    """
+    heirs: dict[str, Installation] = {}
+    if not change.record.tables or change.record.config is None:
+        return []
+    config = change.config = ConfigurationFile(Path(change.record.config), "toml")
+    others = installations.others(change.file.target, config.path)
+    for name, table in change.record.tables.items():
+        now = config.member("servers", name)
+        if now is not None and now != table:
+            change.notes.append(f"{name!r} stays in {config.path}, too: it has been changed there.")
+        elif now is not None and (heir := next((other for other in others if other.has(name)), None)) is not None:
+            heir.tables[name] = table
+            heirs[heir.file] = heir
+            change.notes.append(f"{name!r} stays in {config.path}: {CLIENTS[heir.client].title} relies on it.")
+        elif now is not None:
+            config.remove(("servers", name))
+    return list(heirs.values())
+
+
+def _forget(installations: Installations, file: Path, heirs: list[Installation]) -> None:
+    """Remove the record of an installation, after what it leaves to others is kept."""
+    for heir in heirs:
+        installations.save(heir)
+    installations.forget(file)
 
 
 def _file_of(client: Client, folder: Path | None) -> Path:

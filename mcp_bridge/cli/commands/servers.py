@@ -12,9 +12,8 @@ import typer
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.options import Config, Json, Program  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.configured_values import expanded_home
-from mcp_bridge.downstream.configuration.known_clients import PROGRAMS, ClientName
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def remove(
 )
 def import_(
     ctx: typer.Context,
-    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(PROGRAMS)}.")],
+    client: Program,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAMES]", help="By default all.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     config: Config = None,

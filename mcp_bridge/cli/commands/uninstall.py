@@ -6,6 +6,7 @@ No engine is probed: a probe may build an image first.
 from __future__ import annotations
 
 import fnmatch
+import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
+from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import user_file
 
@@ -37,6 +40,7 @@ class _Found(NamedTuple):
     caches: list[Path]
     state: list[Path]
     strange: list[Path]
+    installations: list[Installation]
 
 
 def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
@@ -89,7 +93,17 @@ async def _look(settings: Settings) -> _Found:
     caches = [path for path in entries if _is_one_of(path.name, CACHES)]
     state = [path for path in entries if path not in caches and _is_one_of(path.name, _state_names())]
     strange = [path for path in entries if path not in caches and path not in state]
-    return _Found(found, silent, orphans, caches, state, strange)
+    return _Found(found, silent, orphans, caches, state, strange, _installations(directory))
+
+
+def _installations(directory: Path) -> list[Installation]:
+    """What `mcp-bridge install` has written, where it still is."""
+    try:
+        records = Installations(directory).all()
+    except BridgeError:
+        # What can't be read stops nobody from removing it.
+        return []
+    return [record for record in records if Path(record.file).exists()]
 
 
 def _driver_state(engine: Engine, directory: Path, scratch: Path) -> Path:
@@ -138,6 +152,12 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"state {path}"
     if state and found.state and any(path.name == "master.key" for path in found.state):
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
+    for record in found.installations if state else ():
+        moved = ", its own servers among it" if record.entries or record.local else ""
+        yield (
+            f"With the state goes what {CLIENTS[record.client].title}'s {record.file} was before{moved}: "
+            f"{_takes_back(record)} gives it back, before."
+        )
 
 
 async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str, str]]:
@@ -181,18 +201,31 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in dict.fromkeys((user_file(), *(layer.file for layer in loaded.layers if layer.file))):
         if file.is_file():
             yield f"left: {file}, your configuration. Remove it by hand."
+    for record in found.installations:
+        was = f", which doesn't return what was moved to {record.config}" if state and record.config else ""
+        yield (
+            f"left: the bridge's entry in {record.file}, {CLIENTS[record.client].title}'s. {_takes_back(record)} "
+            f"removes it{was}."
+        )
     log = loaded.settings.log_file
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
     for row in configuration_loading.discover_servers(loaded, quiet=True).skipped:
-        if row.is_self:
+        if row.is_self and str(Path(row.file).resolve()) not in {record.file for record in found.installations}:
             removes = " `mcp-bridge install CLIENT --uninstall` removes that of any client." if row.is_started else ""
             yield (
                 f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
                 f"{removes or ' Of another client, remove it by hand.'}"
             )
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
+
+
+def _takes_back(record: Installation) -> str:
+    client, file = CLIENTS[record.client], Path(record.file)
+    if file == client.user_path(Path.home(), os.environ).resolve():
+        return f"`mcp-bridge install {client.name} --uninstall`"
+    return f"`mcp-bridge install {client.name} --project --uninstall`, in its folder,"
 
 
 def _confirm(*, state: bool) -> bool:

@@ -45,10 +45,11 @@ _MIN_MASKED = 4
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
 # What names a secret and is none, as the clients write it.
 _VARIABLE = re.compile(
-    r"(?:(?:Bearer|Basic|token) )?(?:\$\{(?:env:|input:)?[\w-]+\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
+    r"(?:(?:Bearer|Basic|token) )?"
+    r"(?:\$\{(?:env:|input:)?[\w-]+(?::-(?:\$\w+)?)?\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
 )
 # What precedes the host of an address, and what follows its path: neither is shown where servers are listed.
-_ADDRESS = re.compile(r"(?:https?://|^\$)(?:([^/?#\s@]+)@)?[^?#\s]*[?#]?(\S*)", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*:(?=//)(//[^/?#\s]+@)?|^\$)[^?#\s]*([?#]\S+)?", re.IGNORECASE)
 _SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
 
 
@@ -241,7 +242,7 @@ class ConfigurationFile:
             raise BridgeError(
                 "client_file_changed",
                 f"{self.path} was changed by another program meanwhile; it was left as it is.",
-                hint="End the client, and run the command again.",
+                hint="Run the command again. If the file is a client's that is at work, end it before.",
                 file=str(self.path),
             )
 
@@ -375,9 +376,12 @@ def _filled(table: Any, value: Mapping[str, Any]) -> Any:
     return table
 
 
-def _secrets(value: Any) -> set[str]:
-    """The texts in tables, and the parts of addresses, that hold secrets, as they are written in JSON and TOML."""
-    found: set[str] = set()
+def _secrets(value: Any) -> dict[str, str]:
+    """The texts in tables, and the parts of addresses, that hold secrets, as they are written in JSON and TOML.
+
+    By each text, what is shown in its place.
+    """
+    found: dict[str, str] = {}
     waiting: list[tuple[Any, bool]] = [(value, False)]
     while waiting:
         here, secret = waiting.pop()
@@ -389,10 +393,12 @@ def _secrets(value: Any) -> set[str]:
             # TOML has text of several lines, and the diff has lines.
             for text in {here, *here.splitlines()}:
                 if len(text.strip()) >= _MIN_MASKED:
-                    found |= _written(text)
+                    found |= dict.fromkeys(_written(text), "…")
         elif isinstance(here, str):
-            for parts in _ADDRESS.findall(here):
-                found |= {text for part in parts if len(part) >= _MIN_MASKED for text in _written(part)}
+            for user, rest in _ADDRESS.findall(here):
+                # With the marks around them: one character may be a password, and is elsewhere, too.
+                found |= dict.fromkeys(_written(user), "//…@") if user else {}
+                found |= dict.fromkeys(_written(rest), f"{rest[0]}…") if rest else {}
     return found
 
 
@@ -411,9 +417,9 @@ def _moved(line: str, start: int) -> str:
     return _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + start}", line) if line.startswith("@@") else line
 
 
-def _masked(line: str, values: set[str]) -> str:
+def _masked(line: str, values: Mapping[str, str]) -> str:
     for value in sorted(values, key=len, reverse=True):
-        line = line.replace(value, "…")
+        line = line.replace(value, values[value])
 
     def decoded(match: re.Match[str]) -> str:
         try:

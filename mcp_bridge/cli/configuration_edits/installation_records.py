@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import open_locked
 from mcp_bridge.private_files import private_directory, state_directory
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcp_bridge.downstream.configuration.known_clients import ClientName
 
 Table = dict[str, Any]
@@ -48,6 +52,10 @@ class Installation:
     entries: Table = field(default_factory=dict)
     local: dict[str, Table] = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether a server of this name was moved from the file."""
+        return name in self.entries or any(name in entries for entries in self.local.values())
 
     def original_bytes(self, now: bytes | None) -> bytes | None:
         """The file's first content if nobody has changed the file since; None if that isn't known."""
@@ -90,13 +98,33 @@ class Installations:
         state_directory(self._state_dir, durable=True)
         private_directory(self.directory, durable=True)
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Make the directories, and wait for other commands that change our configuration without a question.
+
+        Raises:
+            BridgeError: As `prepare`.
+        """
+        self.prepare()
+        try:
+            held = open_locked(self.directory / "lock")
+        except OSError as exc:
+            where = self.directory
+            raise BridgeError("state_unusable", f"{where} can't be written: {why(exc)}.", file=str(where)) from None
+        try:
+            yield
+        finally:
+            os.close(held)
+
     def load(self, file: Path) -> Installation | None:
         """The record of a client's file, or None.
 
         Raises:
             BridgeError: `state_unusable`: it can't be read.
         """
-        path = self._path(file)
+        return self._read(self._path(file))
+
+    def _read(self, path: Path) -> Installation | None:
         try:
             record = json.loads(read_regular(path, _MAX_BYTES))
             return Installation(**record)
@@ -107,6 +135,33 @@ class Installations:
         except (ValueError, TypeError, RecursionError):
             hint = "Remove it; the client's servers that were moved are in the bridge's configuration."
             raise BridgeError("state_unusable", f"{path} is damaged.", hint=hint, file=str(path)) from None
+
+    def others(self, file: Path, config: Path) -> list[Installation]:
+        """The records of other files whose servers are in the same configuration of ours.
+
+        Raises:
+            BridgeError: As `load`.
+        """
+        return [
+            record
+            for record in self.all()
+            if Path(record.file) != file
+            and record.config is not None
+            and Path(record.config).resolve() == config.resolve()
+        ]
+
+    def all(self) -> list[Installation]:
+        """All records.
+
+        Raises:
+            BridgeError: As `load`.
+        """
+        try:
+            paths = sorted(self.directory.glob("*.json"))
+        except OSError as exc:
+            where = self.directory
+            raise BridgeError("state_unusable", f"{where} can't be read: {why(exc)}.", file=str(where)) from None
+        return [record for path in paths if (record := self._read(path)) is not None]
 
     def save(self, record: Installation) -> None:
         """Keep a record.

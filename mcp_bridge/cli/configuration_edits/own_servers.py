@@ -10,7 +10,12 @@ from mcp_bridge import escaping, settings
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
-from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table, refuse_bad_name
+from mcp_bridge.cli.configuration_edits.server_entries import (
+    NotTransferableError,
+    as_table,
+    fixed_problem,
+    refuse_bad_name,
+)
 from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
@@ -35,19 +40,28 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
             `ConfigurationFile.write`.
     """
     refuse_bad_name(name)
-    file = ConfigurationFile(config or settings.user_file(), "toml")
-    spec_from_toml(name, table, "the command line")
-    if (existing := file.member("servers", name)) is not None:
-        if existing == table:
-            showing.echo(escaping.escape_line(f"{file.path} has it already."))
-            return exit_statuses.OK
-        raise BridgeError(
-            "server_exists",
-            f"{file.path} has another server of the name {name!r}.",
-            hint=f"`mcp-bridge servers remove {name}` removes it.",
-        )
-    file.set(("servers", name), table)
-    return _written(loaded, file)
+    path = config or settings.user_file()
+    # An error of the file's comes before one of the server's.
+    ConfigurationFile(path, "toml")
+    spec = spec_from_toml(name, table, "the command line")
+    if (wrong := fixed_problem(spec)) is not None:
+        raise BridgeError("bad_argument", f"{name!r} can't be added: {wrong}", hint="`mcp-bridge servers add --help`.")
+    with Installations(loaded.settings.state_dir).turn():
+        file = ConfigurationFile(path, "toml")
+        if (existing := file.member("servers", name)) is not None:
+            if existing == table:
+                showing.echo(escaping.escape_line(f"{file.path} has it already."))
+                return exit_statuses.OK
+            raise BridgeError(
+                "server_exists",
+                f"{file.path} has another server of the name {name!r}.",
+                hint=f"`mcp-bridge servers remove {name}` removes it.",
+            )
+        file.set(("servers", name), table)
+        status = _written(loaded, file)
+    if spec.openapi is not None and not spec.openapi.is_remote and not Path(spec.openapi.location).exists():
+        showing.echo(escaping.escape_line(f"There is no {spec.openapi.location} yet."))
+    return status
 
 
 def remove(loaded: settings.Loaded, config: Path | None, name: str) -> int:
@@ -56,15 +70,18 @@ def remove(loaded: settings.Loaded, config: Path | None, name: str) -> int:
     Raises:
         BridgeError: `server_not_configured`; as `ConfigurationFile.write`.
     """
-    file = ConfigurationFile(config or settings.user_file(), "toml")
-    if file.member("servers", name) is None:
-        raise BridgeError(
-            "server_not_configured",
-            f"{file.path} has no server of the name {name!r}.",
-            hint="`mcp-bridge servers list` says which file has it.",
-        )
-    file.remove(("servers", name))
-    return _written(loaded, file)
+    path = config or settings.user_file()
+    ConfigurationFile(path, "toml")
+    with Installations(loaded.settings.state_dir).turn():
+        file = ConfigurationFile(path, "toml")
+        if file.member("servers", name) is None:
+            raise BridgeError(
+                "server_not_configured",
+                f"{file.path} has no server of the name {name!r}.",
+                hint="`mcp-bridge servers list` says which file has it.",
+            )
+        file.remove(("servers", name))
+        return _written(loaded, file)
 
 
 def import_(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
 from mcp_bridge.cli import configuration_loading
+from mcp_bridge.cli.configuration_edits.client_permissions import why_not_started
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
 from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command, refuse_bad_name
 from mcp_bridge.cli.configuration_edits.take_over import (
@@ -57,8 +58,9 @@ def planned(
     """The changes of the client's file and of our configuration.
 
     An entry of the bridge that is there already, with a command or over HTTP, stays as it is, unless the program that
-    it starts is gone. One for this folder alone will do, unless servers are taken over. Another bridge stays the
-    client's: its token is for that.
+    it starts is gone. If the client wouldn't start any, nothing is changed: what a person has switched off stays off.
+    One for this folder alone will do, unless servers are taken over. Another bridge stays the client's: its token is
+    for that.
 
     Args:
         client: The client.
@@ -68,7 +70,8 @@ def planned(
         address: Where this bridge serves over HTTP, if it does.
 
     Raises:
-        BridgeError: `bad_argument`: the name is bad; `server_exists`; as `move_servers`.
+        BridgeError: `bad_argument`: the name is bad; `server_exists`; `bad_client_config`: the client wouldn't start
+            the bridge; as `move_servers`.
     """
     refuse_bad_name(request.name)
     servers = servers_path(client, file)
@@ -91,7 +94,8 @@ def planned(
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
     # What is taken over is gone from every folder, so the bridge has to be in each.
     is_for_one = request.folder is None and not request.take_over and not present
-    if is_for_one and (only := folder_with_bridge(client, file, Path.cwd(), address)) is not None:
+    only = folder_with_bridge(client, file, Path.cwd(), address) if is_for_one else None
+    if only is not None:
         change.notes.append(f"{client.title} has the bridge for {only} alone, and no other is added.")
     elif not present:
         if request.name in entries:
@@ -104,6 +108,8 @@ def planned(
     elif started and not _can_be_started(entries[started[0]]):
         # It was upgraded or moved. What else its entry has is the user's.
         file.set((*servers, started[0]), entries[started[0]] | entry)
+    if only is None:
+        _refuse_if_not_used(client, file, present or [request.name])
     change.notes += [
         f"{name!r} stays with {client.title}: it is another bridge, with a token for {client.title}."
         for name in entries
@@ -121,6 +127,23 @@ def planned(
         )
     change.notes += servers_elsewhere(elsewhere, f"install {client.name} --take-over", "moves")
     return change
+
+
+def _refuse_if_not_used(client: Client, file: ConfigurationFile, names: list[str]) -> None:
+    """Refuse to rely on entries of the bridge that the client doesn't start, or whose tool it doesn't show.
+
+    Raises:
+        BridgeError: `bad_client_config`.
+    """
+    entries = entries_at(file, servers_path(client, file))
+    reasons = [why_not_started(client, name, entries.get(name), file.content) for name in names]
+    if None not in reasons:
+        raise BridgeError(
+            "bad_client_config",
+            f"{file.path}: {client.title} wouldn't use the bridge: {reasons[0]}. Nothing was written.",
+            hint=f"Allow {names[0]!r} there, and run the command again.",
+            file=str(file.path),
+        )
 
 
 def _can_be_started(entry: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
+from mcp_bridge.downstream.configuration.discovery import command_problem
 from mcp_bridge.downstream.configuration.own_entries import MAX_NAME_CHARS, name_problem, spec_from_toml
+from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.self_reference.command_lines import NAMES
 from mcp_bridge.errors import BridgeError
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Variables
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 Table = dict[str, Any]
 
@@ -32,7 +36,7 @@ CALL_SECONDS = 600
 
 _OURS = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
 _EDITOR = re.compile(r"\$\{([^{}]*)\}")
-_GEMINI = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_GEMINI = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _OPENCODE = re.compile(r"\{(env|file):([^{}]+)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -133,6 +137,26 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     return table
 
 
+def refuse_unusable(name: str, table: Table) -> None:
+    """Refuse a `[servers.NAME]` table that the bridge can't use, whatever its variables are.
+
+    Raises:
+        NotTransferableError: It is misconfigured.
+    """
+    if (wrong := fixed_problem(spec_from_toml(name, table, "the configuration"))) is not None:
+        raise NotTransferableError(wrong)
+
+
+def fixed_problem(spec: ServerSpec) -> str | None:
+    """Why an entry of ours can't be used whatever its variables are, or None."""
+    document = spec.openapi.location if spec.openapi is not None and spec.openapi.is_remote else None
+    for key, url in (("url" if spec.openapi is None else "base_url", spec.url), ("openapi", document)):
+        # A variable may be the number of a port. An address that begins with one may be any.
+        if url and not _OURS.match(url) and (wrong := url_problem(_OURS.sub("1", url))) is not None:
+            return wrong.replace("url", key, 1)
+    return command_problem(spec, os.environ) or headers_problem(spec.headers)
+
+
 def _codex_remote(entry: Table) -> Table:
     """A remote entry of Codex's whose headers name variables as our configuration does."""
     headers = {**(entry.get("http_headers") or {})}
@@ -180,6 +204,15 @@ def _windsurf(text: str) -> str:
     return re.sub(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${\1}", text)
 
 
+def _gemini(text: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        # Without a value it stays, as a name: a default can't have a brace.
+        name = match[1] or match[2]
+        return f"${{{name}:-${name}}}"
+
+    return _GEMINI.sub(value, text)
+
+
 def _opencode(text: str) -> str:
     _literal(text)
 
@@ -195,7 +228,7 @@ def _opencode(text: str) -> str:
 _TRANSLATIONS: dict[Variables, Callable[[str], str]] = {
     "none": _literal,
     "braces": lambda text: text,
-    "gemini": lambda text: _GEMINI.sub(r"${\1}", text),
+    "gemini": _gemini,
     "editor": _editor,
     "windsurf": _windsurf,
     "opencode": _opencode,

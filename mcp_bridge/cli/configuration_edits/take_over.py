@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.cli.configuration_edits.client_permissions import lost_protection
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
-from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table, refuse_unusable
 from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.downstream.configuration.client_file_reading import is_group
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
@@ -77,6 +78,7 @@ def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, change:
     name = path[-1]
     try:
         table = as_table(client, name, change.file.member(*path), change.file.content)
+        refuse_unusable(name, table)
     except NotTransferableError as exc:
         change.notes.append(f"{name!r} stays with {client.title}: {exc}")
         return False
@@ -87,6 +89,7 @@ def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, change:
     if existing is None:
         own.set(("servers", name), table)
         change.record.tables[name] = table
+    change.notes += lost_protection(client, name, change.file.member(*path), change.file.content, own.path)
     return True
 
 

@@ -99,13 +99,13 @@ def configuration_error(spec: ServerSpec, environment: InheritedEnvironment) -> 
         environment: The environment that servers are given.
     """
     name = spec.name
+    if not spec.enabled:
+        return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
     if spec.problem is not None:
         message = f"server {name!r} is misconfigured: {spec.problem}"
         hint = f"Mend its configuration; {_SHOW_MORE}."
         private = {"source": spec.source}
         return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
-    if not spec.enabled:
-        return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
     return withheld_variable(spec, environment)
 
 
@@ -367,8 +367,6 @@ async def call_failure(
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.transports.server_messages import OversizedResult  # noqa: PLC0415
-
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)
     if isinstance(told, BridgeError):
@@ -380,12 +378,8 @@ async def call_failure(
     if isinstance(cause, MCPError):
         if (remote := remote_failure(cause)) is not None:
             return _remote_call_failure(spec, remote, tool)
-        if isinstance(cause.data, OversizedResult):
-            if cause.data.parts:
-                message = f"{what} answered more than {cause.data.parts}, the limit."
-                return error(spec, "result_too_large", message, tool=tool.name, limit=cause.data.parts)
-            message = f"{what} answered {cause.data.size} bytes; the limit is {limit}."
-            return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
+        if (replaced := _replaced(spec, tool, cause.data, limit)) is not None:
+            return replaced
         if connection.stopping is not None:
             message = f"{what} was cancelled: {connection.stopping}."
             return error(spec, "tool_cancelled", message, tool=tool.name)
@@ -412,6 +406,23 @@ def _invalid_part(cause: Exception) -> str:
     first = cause.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}"[:_REASON]
+
+
+def _replaced(spec: ServerSpec, tool: ToolInfo, data: object, limit: int) -> BridgeError | None:
+    """The error for an answer in whose place the transport has put another; None if it hasn't."""
+    from mcp_bridge.downstream.transports.server_messages import OversizedResult, UnreadableResult  # noqa: PLC0415
+
+    what = f"{spec.name}.{tool.name}"
+    if isinstance(data, UnreadableResult):
+        message = f"{what} answered something that is no JSON-RPC message. The call may have happened."
+        return error(spec, "bad_result", message, tool=tool.name)
+    if not isinstance(data, OversizedResult):
+        return None
+    if data.parts:
+        message = f"{what} answered more than {data.parts}, the limit."
+        return error(spec, "result_too_large", message, tool=tool.name, limit=data.parts)
+    message = f"{what} answered {data.size} bytes; the limit is {limit}."
+    return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
 
 
 def _exit(connection: ServerConnection) -> dict[str, Any]:

@@ -163,10 +163,10 @@ class SupervisedServer:
         )
 
     def _state(self) -> State:
-        if self.spec.problem is not None:
-            return "misconfigured"
         if not self.spec.enabled:
             return "disabled"
+        if self.spec.problem is not None:
+            return "misconfigured"
         if self.running:
             return "ready"
         if self._starting is not None:

@@ -103,6 +103,7 @@ def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
     spec = ServerSpec(name=name, source=file, scope=scope)
     if not isinstance(entry, dict):
         return replace(spec, problem="the entry is not an object.")
+    spec = replace(spec, enabled=entry.get("disabled") is not True)
     raw_type = entry.get("type")
     kind = _TYPE_NAMES.get(raw_type) if isinstance(raw_type, str) else None
     if raw_type is not None and kind is None:
@@ -132,7 +133,6 @@ def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
         cwd=cwd,
         url=url if isinstance(url, str) else None,
         headers=headers or {},
-        enabled=entry.get("disabled") is not True,
     )
 
 
@@ -231,16 +231,19 @@ def _opencode(entry: Entry, context: EntryContext) -> Shape:
         start, call = _seconds(timeout, "startup", scale=1000), _seconds(timeout, "request", scale=1000)
     else:
         start = call = _seconds(entry, "timeout", scale=1000)
-    return Shape(flat, call, start, exclude_tools=_switched_off(context))
+    switched_off = opencode_patterns(context.name, context.settings.get("tools"), value=False)
+    return Shape(flat, call, start, exclude_tools=switched_off)
 
 
-def _switched_off(context: EntryContext) -> tuple[str, ...]:
-    """The server's tools that `tools` switches off, as patterns: `"github_*": false`, `"github_delete_repo": false`."""
-    tools = context.settings.get("tools")
-    prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", context.name) + "_"
+def opencode_patterns(name: str, table: Any, *, value: Any) -> tuple[str, ...]:
+    """The patterns of a server's tools that have a value in a table of opencode's.
+
+    Of `tools`, what is switched off: `"github_*": false`, `"github_delete_repo": false`.
+    """
+    prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", name) + "_"
     patterns = []
-    for pattern, on in tools.items() if isinstance(tools, dict) else ():
-        if on is not False:
+    for pattern, said in table.items() if isinstance(table, dict) else ():
+        if type(said) is not type(value) or said != value:
             continue
         head = pattern.partition("*")[0]
         if pattern.startswith(prefix):

@@ -56,7 +56,7 @@ from mcp_bridge.workspace.folder_content import (
     scripts_of,
     why,
 )
-from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file
+from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file, trust_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -317,7 +317,9 @@ class _Finder:
             elif _can_be_used(entry):
                 unapproved.append(name)
                 approved = "neither approved in Claude Code nor" if approvals is not None else "not"
-                reason_left_out = f"it comes with the folder: {approved} trusted (`mcp-bridge trust`)."
+                reason_left_out = (
+                    f"it comes with the folder: {approved} trusted (`{trust_command(file, above=above)}`)."
+                )
                 discovery.skipped.append(Skipped(name, str(file), reason_left_out))
         if unapproved:
             discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
@@ -459,7 +461,7 @@ def _others_write(status: os.stat_result) -> bool:
     return bool(by_group or status.st_mode & 0o002 or stat.S_ISLNK(status.st_mode))
 
 
-def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
+def command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
     """Why a command is valid in a shell only, or None."""
     command = spec.command
     if spec.type != "stdio" or not command:
@@ -589,7 +591,7 @@ def discover(
             continue
         configured = replace(
             spec,
-            problem=spec.problem or _command_problem(spec, environ),
+            problem=spec.problem or command_problem(spec, environ),
             may_be_bridge=allow_self_server or spec.scope in OWN_SCOPES,
         )
         found[name] = configured

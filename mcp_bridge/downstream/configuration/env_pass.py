@@ -12,7 +12,7 @@ MINIMAL = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 
-_WRONG = 'must be "all", "minimal", or names of variables such as ["KUBECONFIG", "SSL_CERT_*"]'
+_WRONG = 'must be "all", "minimal", or a list of names of variables'
 
 
 def env_pass(value: Any) -> EnvPass:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from mcp_bridge.configured_values import expanded_home
+from mcp_bridge.configured_values import ConfiguredTable, expanded_home
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -24,7 +24,7 @@ def _local_or_named(embeddings: str) -> str:
     return str(expanded_home(Path(embeddings))) if embeddings.startswith("~") else embeddings
 
 
-class SearchConfig(BaseModel):
+class SearchConfig(ConfiguredTable):
     """How tools are searched.
 
     Attributes:
@@ -34,8 +34,6 @@ class SearchConfig(BaseModel):
         base_url: The URL of a server that replaces the LiteLLM provider's.
         timeout: Seconds for one request to the model; a search goes on without it then.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     embeddings: Annotated[
         str | None,

@@ -155,8 +155,10 @@ class SearchIndex:
             for number, (value, share) in worth.items():
                 scores[number] = scores.get(number, 0.0) + value
                 covered[number] = covered.get(number, 0.0) + share
+        # Of a phrase that no tool has, the words may be there: of nothing, they cover nothing.
         return {
-            number: score * (1 - _COVERAGE + _COVERAGE * covered[number] / total) for number, score in scores.items()
+            number: score * (1 - _COVERAGE + _COVERAGE * covered[number] / (total or 1.0))
+            for number, score in scores.items()
         }
 
     def _worth(self, concept: Concept) -> tuple[float, dict[int, tuple[float, float]]]:

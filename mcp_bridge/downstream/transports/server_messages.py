@@ -33,7 +33,7 @@ from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized, request_id_of
-from mcp_bridge.downstream.transports.pending_requests import PendingRequests, number_of
+from mcp_bridge.downstream.transports.pending_requests import FIRST_ID, PendingRequests, number_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
@@ -58,7 +58,7 @@ _NOTIFICATIONS_PER_SECOND = 20
 _MESSAGES_PER_TURN = 32
 
 # From JSON-RPC's implementation-defined range; distinguished from a server's own use by the type of its data.
-_OVERSIZED_CODE = -32098
+_REPLACED_CODE = -32098
 
 # How much of a line that is no message is logged.
 _LOGGED_BYTES = 64 * 1024
@@ -75,6 +75,10 @@ class OversizedResult:
     def __init__(self, size: int, parts: str = "") -> None:
         self.size = size
         self.parts = parts
+
+
+class UnreadableResult:
+    """Data of the error that replaces an answer that is no message. No peer can send it."""
 
 
 class ReadTransport(Protocol):
@@ -172,12 +176,21 @@ class MessageReader(ABC):
                 if request_id_of(line) is not None:
                     return await self._refuse_line(line, f"{large_json.MAX_DEPTH} levels of nesting")
             except ValueError:
-                pass
+                mended = await off_loop(line, _as_utf8, line)
+                if mended != line:
+                    self._transport.log.add(b"(stdout, not UTF-8) " + mended[:_LOGGED_BYTES] + b"\n")
+                    return await self._decode_line(mended)
             else:
                 return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_LOGGED_BYTES] + b"\n")
-        return self._transport.tenant
+        number = request_id_of(line)
+        if number is None or number < FIRST_ID:
+            return self._transport.tenant
+        # Whoever waits for it would wait for nothing.
+        error = ErrorData(code=_REPLACED_CODE, message="unreadable", data=UnreadableResult())
+        self._answer(JSONRPCError(jsonrpc="2.0", id=number, error=error))
+        return self._transport.take_requester(number)
 
     async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Tenant:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
@@ -233,7 +246,7 @@ class MessageReader(ABC):
         if request_id is None:
             await self._transport.end_stream(f"it sent a message of {size} bytes that answers no known call")
             return
-        error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(size, parts))
+        error = ErrorData(code=_REPLACED_CODE, message="oversized", data=OversizedResult(size, parts))
         self._answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
     async def receive(self) -> SessionMessage | Exception:
@@ -256,6 +269,11 @@ class MessageReader(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _as_utf8(line: bytes) -> bytes:
+    """A line with replacement characters in place of what isn't UTF-8, as clients read it."""
+    return line.decode("utf-8", "replace").encode()
 
 
 def _exceeded_limit(result: Any) -> str:

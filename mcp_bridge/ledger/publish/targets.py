@@ -6,9 +6,9 @@ from pathlib import Path  # noqa: TC003 - pydantic reads the annotation
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from mcp_bridge.configured_values import HomePath  # noqa: TC001 - pydantic reads the annotation
+from mcp_bridge.configured_values import ConfiguredTable, HomePath
 from mcp_bridge.errors import BridgeError
 
 MAX_TARGETS = 16
@@ -46,7 +46,7 @@ def _witness_key(value: str) -> str:
 Address = Annotated[str, Field(max_length=2000), AfterValidator(_address)]
 
 
-class Target(BaseModel):
+class Target(ConfiguredTable):
     """A table of `[[ledger.publish]]`: where checkpoints go.
 
     Attributes:
@@ -57,8 +57,6 @@ class Target(BaseModel):
         key: The witness's verifier key.
         timeout: Seconds for one attempt.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: HomePath | None = None
     url: Address | None = None
@@ -96,15 +94,13 @@ def _apart(targets: tuple[Target, ...]) -> tuple[Target, ...]:
     return targets
 
 
-class PublishingConfig(BaseModel):
+class PublishingConfig(ConfiguredTable):
     """The keys of the table `[ledger]` about publishing.
 
     Attributes:
         publish: The targets.
         publish_interval: Seconds from one attempt to the next, if there is something new.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     publish: Annotated[
         tuple[Target, ...],

@@ -515,6 +515,9 @@ def main() -> None:
     plan = Plan(sys.argv[1])
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)  # the runtime has no use for it
+    # A sandbox's user enters the image and reads its control groups, which are made with the bridge's umask otherwise.
+    # What only the owner may read is in folders that are closed already.
+    os.umask(0o022)
     try:
         if plan.users:
             enter_user_namespace(plan)

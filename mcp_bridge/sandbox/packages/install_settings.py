@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from mcp_bridge.configured_values import Size  # noqa: TC001 - pydantic reads the annotations
+from mcp_bridge.configured_values import ConfiguredTable, Size
 from mcp_bridge.errors import BridgeError
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ Requirements = Annotated[tuple[str, ...], AfterValidator(_requirements)]
 """Requirements by name, such as `polars` or `requests[socks]>=2,<3`; each is valid."""
 
 
-class InstallSettings(BaseModel):
+class InstallSettings(ConfiguredTable):
     """What scripts may have installed.
 
     Attributes:
@@ -39,8 +39,6 @@ class InstallSettings(BaseModel):
         fresh: For how long the same requirements stand for the same set, in seconds; then the index is asked again.
         cache_size: Bytes of the wheels that are kept; and, by itself, of the images of package sets.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     allow: Annotated[Requirements, Field(description="Packages that scripts may ask for, with their versions")] = ()
     dependencies: Annotated[

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -119,6 +120,11 @@ def _pages(
     async def unknown(_: Request, __: Exception) -> Response:
         return JSONResponse({"error": {"code": "unknown_path", "message": "There is nothing here."}}, 404)
 
+    async def refused(_: Request, exc: Exception) -> Response:
+        message = "Nothing here takes a request of this method."
+        headers = exc.headers if isinstance(exc, HTTPException) else None
+        return JSONResponse({"error": {"code": "bad_request", "message": message}}, 405, headers)
+
     return Starlette(
         routes=[
             *(Route(path, page, methods=["GET"]) for path in PAGES),
@@ -126,7 +132,7 @@ def _pages(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         lifespan=lifespan,
-        exception_handlers={404: unknown},
+        exception_handlers={404: unknown, 405: refused},
     )
 
 

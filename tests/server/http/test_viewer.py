@@ -277,6 +277,9 @@ async def test_without_principals_nothing_is_shown_and_without_the_setting_there
         token = token_for(setup, "anna")
         assert (await http.get("/ui/api/executions")).status_code == 401
         assert (await http.get("/ui/api/executions", headers=bearer(token))).json()["executions"] == []
+        for method, path in (("PUT", "/ui/api/executions"), ("POST", "/ui/"), ("POST", "/ui/static/x.js")):
+            refused = await http.request(method, path, headers={"origin": bridge.base} | bearer(token))
+            assert (refused.status_code, code_of(refused)) == (405, "bad_request"), path
     async with serving(configure()) as bridge, bridge.http() as http:
         for path in ("/ui", "/ui/", "/ui/api/executions"):
             assert (await http.get(path)).status_code == 404

@@ -74,6 +74,9 @@ if MODE == "twins":
 
 def send(message):
     data = json.dumps(message).encode()
+    if MODE == "encoding":
+        for written, sent in ((b"LATIN", b"caf\xe9"), (b"SURROGATE", b"\\ud800"), (b"QUOTE", b'"')):
+            data = data.replace(written, sent)
     with lock:
         if MODE == "garbage":
             sys.stdout.buffer.write(b'Loading\xff\xfe model...\n{not json}\n[]\n\n{"jsonrpc":"2.0"}\n')
