@@ -315,7 +315,7 @@ class Gate:
             if now - said_at >= NEWS_SECONDS:
                 said_at = now
                 # Projected before it is truncated: a truncated secret isn't found.
-                shown = " ".join(str(projector.output(text)).split())
+                shown = " ".join(str(projector.answer(text)).split())
                 if shown:
                     news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
 
@@ -333,8 +333,8 @@ def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:
 
 def _projected(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
     """A result as the agent may see it."""
-    whole = projector.output(result.raw) if raw else {}
-    return ToolResult(projector.output(result.value), whole, result.is_pending)
+    whole = projector.answer(result.raw) if raw else {}
+    return ToolResult(projector.answer(result.value), whole, result.is_pending)
 
 
 def _json_bytes(value: Any) -> int:

@@ -530,12 +530,12 @@ def _outdated(names: ToolNames) -> BridgeError:
 
 
 def projected(error: BridgeError, projector: Projector) -> BridgeError:
-    """The error without secrets."""
-    details = projector.output(error.details)
+    """The error without secrets, and without what its tool was given."""
+    details = projector.answer(error.details)
     shown = BridgeError(
         error.code,
-        projector.output(error.message),
-        hint=None if error.hint is None else projector.output(error.hint),
+        projector.answer(error.message),
+        hint=None if error.hint is None else projector.answer(error.hint),
         private=error.private,
     )
     shown.details = details if isinstance(details, dict) else {}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.gate import projected
+from mcp_bridge.policy.redaction import projection as projection_module
 from mcp_bridge.policy.redaction.bounded_regex import MAX_STEPS, compile_bounded
 from mcp_bridge.policy.redaction.check_digits import is_card_number, is_iban
 from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
@@ -818,11 +819,11 @@ def test_what_a_tool_was_given_is_hidden_whatever_stands_beside_it(kind, before,
     assert values.tool({"to": shown}, TOOL) == {"to": value}
     text = f"{before}{value}{after}"
     for told in (text, json.dumps([text]), json.dumps({text: 1}, ensure_ascii=False), text.encode()):
-        hidden = values.output(told)
+        hidden = values.answer(told)
         as_text = hidden if isinstance(hidden, str) else hidden.decode()
         # Another value may begin beside it, and be hidden as a whole.
         assert str(value)[:40] not in as_text.replace("\\n", "\n")
-        assert values.output(hidden) == hidden
+        assert values.answer(hidden) == values.output(hidden) == hidden
         back = values.tool({"text": as_text}, TOOL)["text"]
         assert back == (told if isinstance(told, str) else told.decode())
 
@@ -830,12 +831,19 @@ def test_what_a_tool_was_given_is_hidden_whatever_stands_beside_it(kind, before,
 def test_what_no_tool_was_given_is_hidden_by_its_shape_alone():
     values = projector()
     values.output(CARD)
-    assert values.output(f"x{CARD}") == f"x{CARD}"
     values.person({"to": reference(CARD)}, TOOL)
     values.judged({"to": reference(CARD)}, TOOL)
-    assert values.output(f"x{CARD}") == f"x{CARD}"
+    assert values.answer(f"x{CARD}") == f"x{CARD}"
     values.tool({"to": reference(CARD)}, TOOL)
-    assert values.output(f"x{CARD}") == f"x{reference(CARD)}"
+    assert values.answer({f"x{CARD}": [f"{CARD}y", 7]}) == {f"x{reference(CARD)}": [f"{reference(CARD)}y", 7]}
+
+
+def test_what_is_compared_does_not_depend_on_what_was_given():
+    values = projector()
+    before = values.trace({"label": f"x{CARD}", "card": CARD})
+    values.tool(before, TOOL)
+    assert values.trace({"label": f"x{CARD}", "card": CARD}) == before
+    assert values.is_plain({"label": f"x{CARD}"})
 
 
 def test_what_was_given_is_hidden_in_another_process_too_and_not_after_it_was_erased():
@@ -844,35 +852,84 @@ def test_what_was_given_is_hidden_in_another_process_too_and_not_after_it_was_er
     kept = LATEST[0].values_behind(shown)
     values = projector()
     LATEST[0].adopt(kept)
-    assert values.output(f"x{CARD}") == f"x{shown}"
+    assert values.answer(f"x{CARD}") == f"x{shown}"
     LATEST[0].erase(name_of(CARD))
-    assert values.output(f"x{CARD}") == f"x{CARD}"
+    assert values.answer(f"x{CARD}") == f"x{CARD}"
 
 
 def test_a_number_with_a_given_value_in_it_is_hidden():
     values = projector()
     values.tool({"to": values.output(CARD)}, TOOL)
     number = int(f"1{CARD}")
-    assert values.output({"n": number}) == {"n": reference(number)}
+    assert values.answer({"n": number}) == {"n": reference(number)}
 
 
-def test_nothing_patterns_are_off_for_is_looked_for():
-    values = projector(ProjectionConfig(patterns=()))
-    LATEST[0].adopt({"a" * 16: CARD})
-    assert values.output(f"x{CARD}") == f"x{CARD}"
+def test_a_value_that_stands_escaped_is_put_back_as_it_stands():
+    values = projector(ProjectionConfig(patterns=(), custom={"note": 'note: "[a-z]{8,20}"'}))
+    values.tool({"to": values.output('note: "abcdefghi"')}, TOOL)
+    told = json.dumps({"text": 'note: "abcdefghi"'})
+    hidden = values.answer(told)
+    assert "abcdefghi" not in hidden
+    assert values.tool({"text": hidden}, TOOL) == {"text": told}
+
+
+def test_more_values_than_anybody_looks_for_are_shown_to_nobody(monkeypatch):
+    monkeypatch.setattr(projection_module, "MAX_VALUES", 10)
+    values = projector()
+    values.tool({"to": values.output(CARD)}, TOOL)
+    assert values.answer(f"x{CARD}" * 11) == OVERSIZE
 
 
 def test_of_the_places_and_lengths_that_share_an_anchor_only_so_many_are_looked_for():
     known = KnownValues()
     values = [f"{'a' * number}@example.org" for number in range(1, 2 * MAX_SHAPES)]
-    for value in values:
-        known.add(value)
-    assert [found.value for found in known.find(f"x{values[0]}")] == [values[0]]
-    sought = [value for value in values if value in {found.value for found in known.find(value)}]
-    assert sought == values[:MAX_SHAPES]
-    for value in values:
-        known.remove(value)
+    for number, value in enumerate(values):
+        known.add(str(number), value)
+    assert [found.reference for found in known.find(f"x{values[0]}")] == ["0"]
+    sought = [
+        number for number, value in enumerate(values) if str(number) in {each.reference for each in known.find(value)}
+    ]
+    assert sought == [*range(MAX_SHAPES)]
+    for number, value in enumerate(values):
+        known.remove(str(number), value)
     assert not [*known.find(" ".join(values))]
+    # Nothing is left of them, nor counts any longer.
+    assert not known._shapes
+    known.add("last", values[-1])
+    assert [found.reference for found in known.find(values[-1])] == ["last"]
+
+
+def test_a_text_that_two_references_stand_for_is_found_until_both_are_gone():
+    known = KnownValues()
+    known.add("text", CARD)
+    known.add("number", int(CARD))
+    known.remove("text", CARD)
+    assert [found.reference for found in known.find(f"x{CARD}")] == ["number"]
+    known.remove("number", int(CARD))
+    assert not [*known.find(f"x{CARD}")]
+
+
+def test_what_is_added_while_a_text_is_searched_is_found_in_the_next(monkeypatch):
+    known = KnownValues()
+    known.add("1", "4242424242424242")
+    make = known_values._scan
+
+    def slow(heads):
+        known.add("2", "anna@example.org")
+        return make(heads)
+
+    monkeypatch.setattr(known_values, "_scan", slow)
+    assert [found.reference for found in known.find("x4242424242424242")] == ["1"]
+    assert [found.reference for found in known.find("xanna@example.orgx")] == ["2"]
+
+
+def test_what_is_too_short_or_too_long_is_not_looked_for():
+    known = KnownValues()
+    for value in ("1234567", 1234567, "1" * 5000):
+        known.add("a", value)
+        known.remove("a", value)
+        known.add("a", value)
+    assert not [*known.find(f"1234567 {'1' * 6000}")]
 
 
 def test_many_anchors_are_searched_for_by_their_first_characters(monkeypatch):
@@ -880,18 +937,18 @@ def test_many_anchors_are_searched_for_by_their_first_characters(monkeypatch):
     known = KnownValues()
     values = ["4242424242424242", "3782 822463 10005", "anna@example.org", "]^-\\]]]]"]
     for value in values:
-        known.add(value)
-    assert [found.value for found in known.find("x".join(values))] == values
+        known.add(value, value)
+    assert [found.reference for found in known.find("x".join(values)) if found.reference] == values
 
 
 @given(st.lists(st.text(string.ascii_letters + string.digits + "@.-]^\\ \n", min_size=8, max_size=20)), st.text())
 def test_every_known_value_is_found_wherever_it_is(values, beside):
     known = KnownValues()
     for value in values:
-        known.add(value)
+        known.add(value, value)
     for value in values:
-        places = [(each.start, each.end) for each in known.find(f"{beside}{value}{beside}") if each.value == value]
-        assert (len(beside), len(beside) + len(value)) in places
+        found = [(each.start, each.end) for each in known.find(f"{beside}{value}{beside}") if each.reference == value]
+        assert (len(beside), len(beside) + len(value)) in found
 
 
 def test_keys_get_their_values_back_and_no_secret():

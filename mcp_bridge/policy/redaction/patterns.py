@@ -20,14 +20,13 @@ import base64
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from mcp_bridge.policy.redaction.bounded_regex import compile_bounded
 from mcp_bridge.policy.redaction.check_digits import iban_length, is_card_number, is_iban
 from mcp_bridge.policy.redaction.windows import NARROW_CHARS, WINDOW_CHARS, matches
-from mcp_bridge.policy.secrets.known_values import Found
 from mcp_bridge.toml_files.decoding import decode
 
 if TYPE_CHECKING:
@@ -53,9 +52,6 @@ class Span(NamedTuple):
 
     start: int
     end: int
-
-
-Place = TypeVar("Place", Span, Found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +90,13 @@ def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
             for match in matches(pattern.regex, text, pattern.window):
                 spans.extend(pattern.values(text, match))
                 if len(spans) > MAX_VALUES:
-                    raise _too_many()
-    return disjoint(spans)
-
-
-def disjoint(found: list[Place]) -> list[Place]:
-    """What was found in a text, in order; of what overlaps, the first, and of these the longest.
-
-    Raises:
-        TooManyValuesError: There are more than MAX_VALUES.
-    """
-    if len(found) > MAX_VALUES:
-        raise _too_many()
-    apart: list[Place] = []
-    for each in sorted(found, key=lambda place: (place.start, -place.end)):
-        if not apart or each.start >= apart[-1].end:
-            apart.append(each)
-    return apart
-
-
-def _too_many() -> TooManyValuesError:
-    return TooManyValuesError(f"a text holds more than {MAX_VALUES} sensitive values")
+                    raise TooManyValuesError(f"a text holds more than {MAX_VALUES} sensitive values")
+    spans.sort(key=lambda span: (span.start, -span.end))
+    disjoint: list[Span] = []
+    for span in spans:
+        if not disjoint or span.start >= disjoint[-1].end:
+            disjoint.append(span)
+    return disjoint
 
 
 def _begins(text: str, start: int) -> bool:

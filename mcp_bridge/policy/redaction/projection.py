@@ -3,6 +3,7 @@
 | projection | for whom | secrets | sensitive values | erased values |
 |---|---|---|---|---|
 | `output` | the agent's code, the answer | `vault://secret/<id>` | `vault://ref/<id>` | their references |
+| `answer` | the same, of what a tool has answered | as output | as output, and what tools were given | as output |
 | `trace` | what is recorded | as output | as output | their references, so that hashes stay as they are |
 | `model` | prompts | as output | as output | `[REDACTED_TOMBSTONE]` |
 | `tool` | a tool that is about to be called | plaintext, where granted | the values | the call fails |
@@ -15,24 +16,24 @@ A prompt shows references and not a blank, so that a model can tell two customer
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.json_texts import Numbers, is_document, quoted
 from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.masking import Masker
-from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, disjoint, find
+from mcp_bridge.policy.redaction.patterns import BUILT_IN, MAX_VALUES, TooManyValuesError, find
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.secrets.known_values import Found
 from mcp_bridge.policy.secrets.reference_limits import reference_or_blank
-from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions
+from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions, reference_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.rules.globs import ToolNames
-    from mcp_bridge.policy.secrets.known_values import Scalar
+    from mcp_bridge.policy.secrets.known_values import Found, Scalar
     from mcp_bridge.policy.secrets.value_references import References
     from mcp_bridge.policy.secrets.vault import Secrets
 
@@ -63,11 +64,10 @@ class Projector:
     """Projects the values of one execution.
 
     The same value gives the same projection, save that a reference is told from other text once its value is known, and
-    that a value which a tool was given is hidden from then on wherever it stands (`known_values`). Projecting a
-    projection again changes nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever
-    they hold, and never raise; they return the same object where there is nothing to hide. Work is linear in the value:
-    up to some seconds for a megabyte that is all sensitive values or escapes, ten or twenty milliseconds for ordinary
-    text.
+    projecting a projection again changes nothing. `answer` also depends on what tools were given before. None but those
+    for tools, rules and people raises; the others take any JSON value, or bytes, whatever they hold, and return the
+    same object where there is nothing to hide. Work is linear in the value: up to some seconds for a megabyte that is
+    all sensitive values or escapes, ten or twenty milliseconds for ordinary text.
 
     Args:
         secrets: The secrets.
@@ -109,6 +109,17 @@ class Projector:
                 that holds a secret becomes text. In a text that is a JSON document, too, which stays one.
         """
         return self._project(value, self._hidden, self._hidden_number, self._shows)
+
+    @overload
+    def answer(self, value: bytes) -> bytes: ...
+    @overload
+    def answer(self, value: Any) -> Any: ...
+    def answer(self, value: Any) -> Any:
+        """For what a tool has answered: as `output`, without what tools were given either, wherever it stands.
+
+        Its projection depends on what has been given before. So it is for what is new, and not for what is compared.
+        """
+        return self._project(self.output(value), self._without_given, self._without_given_number, self._shows_given)
 
     @overload
     def trace(self, value: bytes) -> bytes: ...
@@ -317,18 +328,39 @@ class Projector:
             return True
         if SCHEME not in text and MARKER not in text:
             # Most have neither references nor markers, and are in one piece.
-            return bool(self._sensitive(text))
-        return any(not finished and self._sensitive(piece) for piece, finished in self._pieces(text))
+            return bool(find(self._patterns, text))
+        return any(not finished and find(self._patterns, piece) for piece, finished in self._pieces(text))
 
-    def _sensitive(self, text: str) -> list[Found]:
-        """What is sensitive in a text, by its shape or because it is known, in order.
+    def _without_given(self, text: str) -> str:
+        """The text with references for the values in it that tools were given."""
+        parts: list[str] = []
+        for piece, finished in self._pieces(text):
+            done = 0
+            for start, end, reference in () if finished else self._given(piece):
+                if start >= done:
+                    known = reference_uri(reference) if reference else self._put(piece[start:end])
+                    parts += (piece[done:start], known)
+                    done = end
+            parts.append(piece[done:])
+        hidden = "".join(parts)
+        return text if hidden == text else quoted(hidden) if is_document(text) else hidden
+
+    def _shows_given(self, text: str) -> bool:
+        return any(not finished and self._given(piece) for piece, finished in self._pieces(text))
+
+    def _without_given_number(self, number: float) -> Scalar:
+        return self._put(number) if self._given(_written(number)) else number
+
+    def _given(self, text: str) -> list[Found]:
+        """The values in a text that tools were given: in order, those that begin together with the longest first.
 
         Raises:
-            TooManyValuesError: As `find`.
+            TooManyValuesError: There are more than MAX_VALUES.
         """
-        told = [Found(start, end, text[start:end]) for start, end in find(self._patterns, text)]
-        known = list(self._references.found(text)) if self._patterns else []
-        return disjoint([*told, *known]) if known else told
+        found = list(islice(self._references.found(text), MAX_VALUES + 1))
+        if len(found) > MAX_VALUES:
+            raise TooManyValuesError(f"a text holds more than {MAX_VALUES} values that were given")
+        return sorted(found, key=lambda each: (each.start, -each.end))
 
     def _hidden_number(self, number: float) -> Scalar:
         if -self._least < number < self._least:
@@ -337,7 +369,7 @@ class Projector:
         if self._masker.mask(text) is not text:
             return self._hidden(text)
         # Whole, with its sign and a fraction of zero: a tool gets the number back.
-        return self._put(number) if self._sensitive(text) else number
+        return self._put(number) if find(self._patterns, text) else number
 
     def _entombed(self, text: str) -> str:
         pieces: list[str] = []
@@ -349,7 +381,7 @@ class Projector:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _referred(self, text: str) -> str:
-        """The text with references for what is sensitive outside of references."""
+        """The text with references for what the patterns find outside of references."""
         pieces = list(self._pieces(text))
         numbers: Numbers | None = Numbers(text)
         for _ in range(_MAX_PASSES):
@@ -362,7 +394,7 @@ class Projector:
         else:
             # The text was made to need many rounds: all that is left becomes one value.
             pieces = [
-                (piece if finished or not self._sensitive(piece) else self._put(piece), True)
+                (piece if finished or not find(self._patterns, piece) else self._put(piece), True)
                 for piece, finished in pieces
             ]
         return "".join(piece for piece, _ in pieces) if len(pieces) > 1 else text
@@ -387,11 +419,11 @@ class Projector:
         at = 0
         for text, finished in pieces:
             done = 0
-            for start, end, value in () if finished else self._sensitive(text):
-                yield text[done:start], False
-                number = numbers.value(at + start, at + end) if numbers else None
-                yield self._put(value if number is None else number), True
-                done = end
+            for span in () if finished else find(self._patterns, text):
+                yield text[done : span.start], False
+                number = numbers.value(at + span.start, at + span.end) if numbers else None
+                yield self._put(text[span.start : span.end] if number is None else number), True
+                done = span.end
             yield text[done:], finished
             at += len(text)
 

@@ -38,6 +38,9 @@ _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
 _PREFIX = REFERENCE_PREFIX.encode()
 
+MAX_ADOPTED = 1000
+"""Of adopted values, how many are looked for in what tools answer: to prepare for one takes some ten microseconds."""
+
 _TREE = 2
 """The version of Python's marshal format that writes every text in full where it occurs."""
 
@@ -78,7 +81,10 @@ class References(Protocol):
         """The values behind the references in a JSON value, by their ids; without erased ones."""
 
     def found(self, text: str) -> Iterable[Found]:
-        """The values in a text that a tool was given, or that were adopted; without erased ones. They may overlap."""
+        """The values in a text that a tool was given, or that were adopted; without erased ones. They may overlap.
+
+        Of those that are adopted at once, the last `MAX_ADOPTED` are looked for.
+        """
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """Add the values that another process has stored for this execution.
@@ -253,7 +259,7 @@ class MemoryReferences:
         value = self.resolve(reference_id)
         with self._lock:
             if self._values[reference_id] is not None:
-                self._known.add(value)
+                self._known.add(reference_id, value)
         return value
 
     def is_erased(self, reference_id: str) -> bool:
@@ -284,11 +290,13 @@ class MemoryReferences:
             for name, value in values.items():
                 if name not in self._values:
                     self._values[name] = value
-                    if value is not None:
-                        self._known.add(value)
-                        self._chars += len(str(value))
+                    self._chars += 0 if value is None else len(str(value))
                 if (current := self._values[name]) is not None:
                     self._ids.setdefault(_key(current), name)
+            # Which of them a tool was given isn't stored.
+            for name in list(values)[-MAX_ADOPTED:]:
+                if (current := self._values[name]) is not None:
+                    self._known.add(name, current)
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""
@@ -306,7 +314,7 @@ class MemoryReferences:
             return False
         self._chars -= len(str(value))
         self._values[reference_id] = None
-        self._known.remove(value)
+        self._known.remove(reference_id, value)
         if self._ids.get(_key(value)) == reference_id:
             del self._ids[_key(value)]
         return True
