@@ -234,6 +234,9 @@ def test_of_two_rules_for_the_same_calls_the_stricter_holds_and_the_other_is_war
 def test_a_rule_under_the_condition_of_a_denial_is_warned_of():
     (found,) = warnings(read({"preset": "locked", "rules": the_same("allow", "deny")}))
     assert "policy rule 1: it never decides a call: rule 2 (deny)" in str(found)
+    # One for programs decides where the condition fails: it denies.
+    program = rule("a.b", "program", when="$a > 5", programs=["p"])
+    assert not warnings(read({"preset": "open", "rules": [rule("a.b", "deny", when="$a > 5"), program]}))
 
 
 @pytest.mark.parametrize(
@@ -337,6 +340,10 @@ LISTED = {
             {"type": "object", "additionalProperties": True, "properties": {}},
         ),
         (ToolNames("memory", "other", "memory", "other"), {"type": "object"}),
+        (
+            ToolNames("memory", "referred", "memory", "referred"),
+            {"type": "object", "$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": {"name": {}}}}},
+        ),
     ]
 }
 
@@ -357,6 +364,7 @@ LISTED = {
         ("create_entities", "$entities[0].name == 'x' and $entities.output == [] and $query.output == 'x'", None),
         ("create_entities", "$options.x.a.b == 1 and $anything.x[0] == 1 and $elsewhere.x == 1", None),
         ("create*", "$nothing", "no tool that it is for has an argument 'nothing'"),
+        ("referred", "$nmae == 1", "no tool that it is for has an argument 'nmae': did you mean $name?"),
         ("open", "$nothing.of.it", None),
         ("other", "$nothing.of.it", None),
         ("*", "$entitise", None),

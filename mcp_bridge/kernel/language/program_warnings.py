@@ -69,7 +69,9 @@ def _like_paths(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
         where = f"{path}steps[{index}]"
         for place, each in ((where, step), *_within(step, where)):
             if _COMPOSED.search(each.id) or not each.id.isprintable():
-                message = f"the id {each.id[:60]!r} can be taken for a path of steps, and no reference leads to it"
+                message = (
+                    f"the id {each.id[:60]!r} reads like a path of steps, or several words: no reference leads to it"
+                )
                 yield Fault(f"{place}.id", "bad_value", message)
         if isinstance(step, ProgramStep) and step.program_name is None:
             yield from _like_paths(step.program.steps, f"{where}.program.")

@@ -440,8 +440,8 @@ class Database:
         """Run work in a transaction of its own, in the writer's thread. Returns its result.
 
         Raises:
-            BridgeError: As `flush` and the work; `not_recorded`. The transaction is rolled back then, and other writes
-                go on; after a `PositionError` it is committed, and nothing is written any more.
+            BridgeError: As `flush` and the work; `not_recorded`, `bad_text`. The transaction is rolled back then, and
+                other writes go on; after a `PositionError` it is committed, and nothing is written any more.
         """
         log = self.log
         return await self.run_outside_transaction(lambda connection: run(connection, log, work))
@@ -458,6 +458,8 @@ class Database:
 
         def settle(result: T, error: Exception | None) -> None:
             failure = None if error is None else not_written(self._path, error)
+            if isinstance(error, UnicodeEncodeError):
+                failure = BridgeError("bad_text", "A text holds a lone surrogate: it is no Unicode.")
             if isinstance(error, PositionError) or (error is not None and code_of(error) in _LASTING):
                 self._failure = self._failure or failure
             if done.done():

@@ -49,11 +49,9 @@ def not_read(path: Path, error: Exception) -> BridgeError:
 
 
 def not_written(path: Path, error: Exception) -> BridgeError:
-    """The error for entries that couldn't be written: the log's own, `bad_text`, `ledger_damaged`, `not_recorded`."""
+    """The error for entries that couldn't be written: the log's own, `ledger_damaged`, or `not_recorded`."""
     if isinstance(error, BridgeError):
         return naming_file(path, error)
-    if isinstance(error, UnicodeEncodeError):
-        return BridgeError("bad_text", f"{error.object[:100]!r} holds a lone surrogate: it is no Unicode.")
     code = code_of(error)
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))

@@ -10,7 +10,7 @@ from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.near_names import nearest
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
-from mcp_bridge.policy.rules.schema_defaults import reach
+from mcp_bridge.policy.rules.schema_defaults import declared, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,9 @@ def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterat
 
 def _outranks(other: Rule, rule: Rule, *, earlier: bool) -> bool:
     """Whether one of two rules for a tool always decides before the other can."""
-    is_narrower = other.when not in ({None, rule.when} if other.effect == "deny" else {None})
+    # Where the condition fails, a `program` rule denies.
+    is_same = other.effect == "deny" and rule.effect != "program" and other.when == rule.when
+    is_narrower = other.when is not None and not is_same
     if other is rule or (is_narrower and other.effect != "program"):
         return False
     if other.effect == "deny":
@@ -150,8 +152,7 @@ def _unknown_arguments(
         names = (root, *path)
         reached = max(reach(schema, names) for schema in schemas)
         if reached == 0:
-            known = {name for schema in schemas for name in schema["properties"]}
-            close = nearest(root, sorted(known))
+            close = nearest(root, sorted({name for schema in schemas for name in declared(schema)}))
             hint = f": did you mean ${close[0]}?" if close else ""
             yield f"no tool that it is for has an argument {root!r}{hint}", ("rules", index, "when")
         elif reached < len(names):

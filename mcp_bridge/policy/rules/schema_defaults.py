@@ -265,6 +265,12 @@ def _is_vague(root: Mapping[str, Any], schema: Any, name: str) -> bool:
     return not says_which or any(part.get(_OTHERS) is True or part.get("patternProperties") for part in parts)
 
 
+def declared(schema: Mapping[str, Any]) -> set[str]:
+    """The names of the properties that a tool's schema declares."""
+    parts = (part.get("properties") for part in _alternatives(schema, schema))
+    return {name for properties in parts if isinstance(properties, dict) for name in properties}
+
+
 def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
     for part in _alternatives(root, schema):
         properties = part.get("properties")

@@ -176,6 +176,9 @@ def _id_of(body: bytes) -> str | None:
         raise refused(400, "bad_argument", "Batches of messages aren't taken.", "Send each message by itself.")
     if not isinstance(message, dict) or "method" not in message or "id" not in message:
         return None
+    if message["id"] is None and str(message["method"]).startswith("notifications/"):
+        # As some serializers write one that has none.
+        return None
     number = as_request_id(message["id"])
     if number is None:
         raise refused(
@@ -273,8 +276,8 @@ class Sessions(StreamableHTTPSessionManager):
             raise refused(
                 400,
                 "events_lost",
-                "There is no stream with this event (Last-Event-ID) in the session, or its events aren't kept any "
-                "longer (http.replay_size). If its request was sent, it was begun.",
+                "There is no stream with this event (Last-Event-ID) in the session, or its events aren't kept (any "
+                "longer: http.replay_size). If its request was sent, it was begun.",
                 "Don't resume it. The session itself goes on.",
             )
 

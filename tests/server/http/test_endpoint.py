@@ -570,6 +570,10 @@ async def test_a_request_whose_id_is_none_is_refused_and_not_taken_for_a_notific
             assert (answer.status_code, code_of(answer)) == (400, "bad_argument")
             assert answer.json()["error"]["code"] == -32600
         assert (await http.post("/mcp", json=modern_call | {"id": number}, headers=headers)).status_code == 400
+        if number is None:
+            # Of a notification it is none, as some serializers write it.
+            said = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
+            assert (await http.post("/mcp", json=said, headers=session)).status_code == 202
 
 
 async def test_a_batch_and_an_unknown_version_are_refused_in_plain_words(answering):
