@@ -249,7 +249,7 @@ async def shows_end_figures_and_tables_are_true(bridge):
     tables = await bridge.run(TABLES)
     assert tables.status == "success", tables.error
     text = printed(tables)
-    begin, end = text.index("      n\n"), text.index("   x\n0  0.00")
+    begin, end = text.index("\n      n\n") + 1, text.index("   x\n0  0.00")
     bounded = text[begin:end].splitlines()
     assert bounded[5001:5003] == ["5009  5009", "[5010 rows, 1 columns]"]
     assert (len(bounded[5003].split()), bounded[5005]) == (500, "[1 rows, 502 columns]")

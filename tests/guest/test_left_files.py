@@ -120,6 +120,7 @@ TAKEN = {
     "time-out": ("while True: pass", "timeout"),
     "no memory left": ("b = b'x' * (2 << 30)\nb", "out_of_memory"),
     "exit": ("import os; os._exit(3)", "killed"),
+    "exit as if it were well": ("import os; os._exit(0)", "killed"),
 }
 
 
@@ -156,6 +157,16 @@ MANY = {
     "javascript": "import { writeFileSync } from 'node:fs'\nfor (let number = 0; number < 900; number += 1)"
     " writeFileSync(`/workspace/out/${String(number).padStart(3, '0')}`, 'x'.repeat(9000))\nwhile (true) {}",
 }
+
+
+async def test_a_cell_that_ends_its_sandbox_tells_that_what_earlier_ones_have_left_is_kept(sandboxes):
+    async with sandboxes.open() as bridge:
+        assert set(kept(await bridge.run(LEFT, session="s"))) == {"a.csv", "b.csv"}
+        record = await bridge.run("open('out/c', 'w').close(); import os; os._exit(0)", session="s")
+        assert any(
+            notice.startswith("3 files in /workspace/out went with the sandbox, except what earlier cells had left")
+            for notice in record.notices
+        )
 
 
 @pytest.mark.parametrize("language", MANY)

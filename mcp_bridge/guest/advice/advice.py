@@ -4,7 +4,6 @@ Loaded after a script has failed. Advice is given only if the cause is known: wr
 """
 
 import errno
-import os
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -112,7 +111,10 @@ def _unfetched(said: str) -> str | None:
     if not found or "permission denied" not in said.lower():
         return None
     name = rest.partition("'")[0].partition('"')[0].partition("\n")[0].partition(": ")[0]
-    if os.access(f"/workspace/in/{name}", os.R_OK):
+    # Imported late: few failures are of that.
+    from mcp_bridge.guest.files.unfetched_inputs import can_read
+
+    if can_read(f"/workspace/in/{name}"):
         # It is there, and can't be written to.
         return None
     return f"It isn't fetched yet: write `await runtime.input({name!r})` before; that gives its path."
