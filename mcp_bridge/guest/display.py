@@ -52,6 +52,8 @@ class Display:
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
+        self._pid = os.getpid()
+        """That of the process that has the channel."""
         self.max_value = 1_000_000
         self._sent: set[int] = set()
         """Digests of displayed images: each is sent once."""
@@ -192,14 +194,14 @@ class Display:
             self._left = LeftFiles(self._keep)
         return self._left
 
-    def keep_left_files(self, seconds: float | None = None) -> None:
+    def keep_left_files(self, interrupted_at: Callable[[], float | None]) -> None:
         """Keep what is in /workspace/out, at the end of a script or a cell.
 
         Args:
-            seconds: How long that may take; None for no bound.
+            interrupted_at: As for `LeftFiles.keep_all`.
         """
         if _is_used(OUT):
-            self._left_files().keep_all(seconds)
+            self._left_files().keep_all(interrupted_at)
 
     def show(self, value: Any) -> str | None:
         """The last expression's value as text: its `repr`, bounded; None for None or if a rich form was displayed."""
@@ -220,7 +222,11 @@ class Display:
         if left is value and type(value).__module__.partition(".")[0] == "pandas":
             from mcp_bridge.guest.values.table_text import table
 
-            left = Shown(table(value) or repr(value))
+            try:
+                text = table(value)
+            except Exception:  # noqa: BLE001  (as in `_without_document`)
+                text = None
+            left = value if text is None else Shown(text)
         return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
@@ -244,12 +250,17 @@ class Display:
         import functools
 
         pyplot = sys.modules["matplotlib.pyplot"]
-        plain, home = pyplot.show, os.getpid()
+        plain = pyplot.show
 
         @functools.wraps(plain)
         def show(*args: Any, **kwargs: Any) -> Any:
             # A forked process has no channel.
-            return self.show_figures() if os.getpid() == home else plain(*args, **kwargs)
+            if os.getpid() != self._pid:
+                return plain(*args, **kwargs)
+            # Where the script goes on drawing, as after `pyplot.pause`, the figure is shown at the end.
+            if kwargs.get("block", args[0] if args else None) is not False:
+                self.show_figures()
+            return None
 
         pyplot.show = show  # type: ignore[attr-defined]
 

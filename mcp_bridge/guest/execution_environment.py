@@ -17,9 +17,6 @@ SITE_PACKAGES = "/opt/site-packages"
 SAFE_VALUE_CHARS = 1_000_000
 """A value of this length fits into a frame, whatever its characters."""
 
-INTERRUPTED_SECONDS = 2.0
-"""How long a cell whose time is up may take to keep its files. The host ends it after four."""
-
 
 class ExecutionEnvironment:
     """The environment of a script, or of a session's cells.
@@ -34,6 +31,7 @@ class ExecutionEnvironment:
         start: What runs.
         calls: Makes the calls.
         shower: Shows objects.
+        is_keeping: Whether files are kept just now, at the end.
     """
 
     def __init__(
@@ -42,6 +40,7 @@ class ExecutionEnvironment:
         self._channel = channel
         self._capture = capture
         self.start = start
+        self.is_keeping = False
         self.calls = Calls(channel)
         self.shower = Display(channel, capture)
         self._prepared = prepared | {
@@ -107,17 +106,23 @@ class ExecutionEnvironment:
         )
         advice.add_to(exc, world)
 
-    def finish(self, outcome: runner.Outcome) -> None:
-        """Send an outcome; return when the host has acknowledged it."""
+    def finish(self, outcome: runner.Outcome, interrupted_at: Callable[[], float | None] = lambda: None) -> None:
+        """Send an outcome; return when the host has acknowledged it.
+
+        Args:
+            outcome: The outcome.
+            interrupted_at: Gives when its time was up, by `monotonic`; None while it isn't.
+        """
         error = outcome.error
         if error and error["type"] != "NotAwaitedError" and (note := self.calls.unawaited.unawaited_note()):
             error["message"] += f" ({note})"
             error["traceback"] += f"\n({note})"
         # Whatever is wrong with these, it isn't the script's end. A cell whose time is up has little left for them.
-        is_interrupted = error is not None and error["type"] == "KeyboardInterrupt"
-        if not is_interrupted:
+        if interrupted_at() is None:
             runner.guarded(self.shower.show_figures)
-        runner.guarded(lambda: self.shower.keep_left_files(INTERRUPTED_SECONDS if is_interrupted else None))
+        self.is_keeping = True
+        runner.guarded(lambda: self.shower.keep_left_files(interrupted_at))
+        self.is_keeping = False
         self._capture.finish()
         try:
             self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))

@@ -334,7 +334,7 @@ def _end(child: int, code: int, signum: int, left: UnsentOutput) -> NoReturn:
     if child:
         os.waitpid(child, 0)
     left.send()
-    files = _left_files() if code else 0
+    files = _left_files()
     if left.counts_memory:
         _report(InitExited(code, signum, _count(OOM_KILLS), _limit_hits(), files))
     else:

@@ -555,8 +555,9 @@ class SandboxRun:
             record.error = BridgeError("sandbox_lost", message).record()
         else:
             self._died(record, self._exit_status)
-        if self._exited is not None and self._exited.left_files > 0 and record.status not in _GOES_ON:
-            record.notices.append(_files_lost(self._exited.left_files))
+        is_lost = finish is None and record.status not in _GOES_ON
+        if is_lost and self._exited is not None and self._exited.left_files > 0:
+            record.notices.append(_files_lost(self._exited.left_files, is_cell=self._is_cell))
         return record
 
     def _died(self, record: ExecutionRecord, exit_status: ExitStatus | None) -> None:
@@ -608,10 +609,11 @@ _GOES_ON = frozenset({"suspended", "sandbox_lost"})
 """How a run ends that is run again, with its files."""
 
 
-def _files_lost(count: int) -> str:
+def _files_lost(count: int, *, is_cell: bool) -> str:
+    of_earlier = ", except what earlier cells had left there, which is kept" if is_cell else ""
     return (
-        f"{count} file{'' if count == 1 else 's'} in /workspace/out went with the sandbox: they are kept when a script"
-        " ends by itself, and artifact(path) keeps one at once"
+        f"{count} file{'' if count == 1 else 's'} in /workspace/out went with the sandbox{of_earlier}: they are kept"
+        f" when a {'cell' if is_cell else 'script'} ends by itself, and artifact(path) keeps one at once"
     )
 
 

@@ -175,7 +175,15 @@ display(
     pd.DataFrame({"d": [1.0, 2.0]}, index=pd.date_range("2026-01-01", periods=2)),
     pd.DataFrame({"t": pd.to_datetime(["2026-01-01 00:00", "2026-01-01 12:30"])}),
     pd.DataFrame({"a": []}),
+    pd.DataFrame(),
+    pd.DataFrame(index=["only"]),
+    pd.DataFrame({"t": [pd.Timestamp.min, pd.Timestamp("2026-01-01")]}),
 )
+with pd.option_context("display.max_rows", None, "display.max_columns", None, "display.max_colwidth", None):
+    display(pd.DataFrame({"n": range(5010)}), pd.DataFrame({str(at): [1] for at in range(502)}))
+    display(pd.DataFrame({"t": ["x" * 2000]}))
+with pd.option_context("display.max_rows", 0):
+    display(pd.DataFrame({"n": range(100)}))
 with pd.option_context("display.max_rows", 4, "display.precision", 2):
     display(pd.DataFrame({"x": [number / 3 for number in range(10)]}))
 with pd.option_context("display.float_format", "{:,.1f}".format):
@@ -210,6 +218,13 @@ b  v  2.5       2.5
 0  2026-01-01 00:00:00
 1  2026-01-01 12:30:00
   a
+[0 rows, 1 columns]
+[0 rows, 0 columns]
+only
+[1 rows, 0 columns]
+   t
+0  1677-09-21 00:12:43.145224193
+1  2026-01-01 00:00:00
    x
 0  0.00
 1  0.33
@@ -227,12 +242,52 @@ async def shows_end_figures_and_tables_are_true(bridge):
         record = await bridge.run(SHOWS, session=session)
         assert (record.status, kinds(record)) == ("success", ["image/png"] * 3), record.error
         assert len(set(image_sizes(record))) == 3
-        assert record.stdout.decode() == "1 0\n1 0\n1\n"
+        assert record.stdout.decode() == "1 0\n1 1\n1\n"
         assert record.stderr == b"", "no word of a backend that shows nothing"
         assert record.displays[1]["image/png"] == (await bridge.run(ALONE)).displays[0]["image/png"]
     await bridge.end_session("shows")
     tables = await bridge.run(TABLES)
-    assert printed(tables) == TABLES_SHOWN, tables.error
+    assert tables.status == "success", tables.error
+    text = printed(tables)
+    begin, end = text.index("\n      n\n") + 1, text.index("   x\n0  0.00")
+    bounded = text[begin:end].splitlines()
+    assert bounded[5001:5003] == ["5009  5009", "[5010 rows, 1 columns]"]
+    assert (len(bounded[5003].split()), bounded[5005]) == (500, "[1 rows, 502 columns]")
+    assert bounded[5007] == f"0  {'x' * 999}…"
+    assert bounded[5008:] == [
+        "    n",
+        *(f"{n}   {n}" for n in range(10)),
+        *bounded[5019:5058],
+        "99  99",
+        "[100 rows, 1 columns]",
+    ]
+    assert text[:begin] + text[end:] == TABLES_SHOWN
+    # As pandas shows what has no text.
+    cell = "class Cell:\n    def __str__(self): raise ValueError\n    __repr__ = lambda self: 'a cell'\n"
+    record = await bridge.run(f"import pandas as pd\n{cell}pd.DataFrame({{'x': [Cell()]}})")
+    assert (record.status, record.value) == ("success", "a cell"), record.error
+    await shows_are_left_open(bridge)
+
+
+async def shows_are_left_open(bridge):
+    """By `pause` and a show that doesn't block: the figure is drawn on, and saved as it is in the end."""
+    paused = """
+import os, matplotlib.pyplot as plt
+plt.plot([1, 3]); plt.pause(0.01); plt.show(block=False)
+print(len(plt.get_fignums()), len(plt.gca().lines))
+plt.plot([2, 2])
+"""
+    record = await bridge.run(paused)
+    assert (record.status, printed(record), kinds(record)) == ("success", "1 1\n", ["image/png"]), record.error
+    forked = """
+import os
+if not os.fork():
+    import matplotlib.pyplot as plt
+    plt.plot([1, 3]); plt.show(); os.write(1, b"shown"); os._exit(0)
+os.wait()
+"""
+    record = await bridge.run(forked)
+    assert (record.status, printed(record).strip()) == ("success", "shown"), record.stderr
 
 
 @pytest.mark.xdist_group("images")

@@ -120,6 +120,7 @@ TAKEN = {
     "time-out": ("while True: pass", "timeout"),
     "no memory left": ("b = b'x' * (2 << 30)\nb", "out_of_memory"),
     "exit": ("import os; os._exit(3)", "killed"),
+    "exit as if it were well": ("import os; os._exit(0)", "killed"),
 }
 
 
@@ -149,6 +150,35 @@ async def test_a_cell_that_is_interrupted_keeps_its_own_files_and_the_next_one_d
             "[not kept: /workspace/out/f1000: there are more than 1000 files]",
             "[not kept: 2 more files of /workspace/out]",
         ]
+
+
+MANY = {
+    "python": "for number in range(900): open(f'/workspace/out/{number:03}', 'w').write('x' * 9000)\nwhile True: pass",
+    "javascript": "import { writeFileSync } from 'node:fs'\nfor (let number = 0; number < 900; number += 1)"
+    " writeFileSync(`/workspace/out/${String(number).padStart(3, '0')}`, 'x'.repeat(9000))\nwhile (true) {}",
+}
+
+
+async def test_a_cell_that_ends_its_sandbox_tells_that_what_earlier_ones_have_left_is_kept(sandboxes):
+    async with sandboxes.open() as bridge:
+        assert set(kept(await bridge.run(LEFT, session="s"))) == {"a.csv", "b.csv"}
+        record = await bridge.run("open('out/c', 'w').close(); import os; os._exit(0)", session="s")
+        assert any(
+            notice.startswith("3 files in /workspace/out went with the sandbox, except what earlier cells had left")
+            for notice in record.notices
+        )
+
+
+@pytest.mark.parametrize("language", MANY)
+async def test_a_cell_that_is_interrupted_again_while_it_keeps_files_refuses_none_of_them(both, language):
+    async with both.open() as bridge:
+        record = await bridge.run(MANY[language], session="s", timeout=1.5, language=language)
+        assert (record.status, record.session.get("interrupted")) == ("timeout", True), record.error
+        assert b"script_timeout" not in record.stderr
+        rest = await bridge.run("1", session="s", language=language)
+        assert rest.status == "success", rest.error
+        assert len(kept(record)) + len(kept(rest)) == 900
+        await bridge.end_session("s")
 
 
 async def test_a_cell_keeps_what_is_new_or_has_changed(sandboxes):

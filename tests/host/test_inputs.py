@@ -653,6 +653,25 @@ async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines_in_javascr
     assert told[3:] == ["[not handed in: 27 more of tree]"]
 
 
+async def test_names_that_are_left_out_are_not_taken_for_a_number_of_them(bilingual, data):
+    data.write("tree/a", "a")
+    for number in range(30):
+        (data.folder / "tree" / f"{number} more.txt").symlink_to("a")
+    code = {"python": "runtime.files('tree')", "javascript": "await runtime.files('tree'); null"}
+    async with bilingual.open(governance=data.governed(tree="tree")) as opened:
+        record = await opened.run(code)
+    assert record.stderr.decode().splitlines()[3:] == ["[not handed in: 27 more of tree]"]
+
+
+async def test_an_input_that_is_written_to_is_not_said_to_be_unfetched(sandboxes, data):
+    data.write("a.txt", "x")
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        record = await bridge.run("open('/workspace/in/a').close()\nopen('/workspace/in/a', 'a')")
+        assert (record.error["type"], "fetched" in record.error["message"]) == ("PermissionError", False)
+        record = await bridge.run("raise OSError('could not open /workspace/in/a: Permission denied')")
+        assert "write `await runtime.input('a')`" in record.error["message"]
+
+
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
     data.write("a.txt", "x" * 3_000_000)
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:

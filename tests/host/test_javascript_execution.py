@@ -301,6 +301,12 @@ async def test_a_stack_that_the_script_prints_has_no_frames_but_its_own(bridge):
     assert record.stderr.decode().startswith(f"{stack} {{\n")
 
 
+async def test_an_error_without_frames_stands_before_its_properties_without_brackets(bridge):
+    code = "import { MCPError } from 'mcp'\nconst error = new MCPError('no', { code: 'x' })\nerror.stack = 'MCPError: no'\nthrow error"
+    (record,) = await bridge.all(code)
+    assert record.error["traceback"] == "MCPError: no { code: 'x' }", record.error
+
+
 # --- exits ---
 
 EXITS = {

@@ -3,6 +3,7 @@
 import ast
 import sys
 import time
+from functools import partial
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase
+from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
@@ -282,6 +284,59 @@ async def main():
 
 anyio.run(main)
 """
+
+
+async def test_a_cell_of_a_build_that_showed_values_otherwise_is_rebuilt_with_a_notice(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        with monkeypatch.context() as patch:
+            patch.setattr(scripts_lifecycle, "SHOWING", 0)
+            await bridge.run("import time\nx = 1\ntime.time_ns()", session="s")
+        await bridge.run("x += 1", session="s")
+        put_away(bridge)
+        record = await bridge.run("x", session="s")
+        assert (record.value, record.session["rebuilt"]) == ("2", 2)
+        assert any(notice.startswith("run again, the value of the cell 1, of another") for notice in record.notices)
+        with monkeypatch.context() as patch:
+            patch.setattr(scripts_lifecycle, "SHOWING", 0)
+            await bridge.run("assert time.time_ns() == 0, time.time_ns()", session="s")
+        put_away(bridge)
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, error.details["what"]) == ("session_lost", "error"), "that isn't how values are shown"
+
+
+async def test_a_fork_that_is_refused_does_not_wait_for_another_bridges_cell_of_its_name(sandboxes):
+    async with sandboxes.open() as bridge, sandboxes.open() as other, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(bridge.run, "import time; time.sleep(60)", session="t"))
+
+        async def runs():
+            return await other.sessions._heads.head("local", "t")
+
+        await until(runs)
+        # A cell that is under way in this process, or in another, for whose end a turn waits.
+        with anyio.fail_after(30):
+            await other.sessions.forget_unmade_fork("t")
+        assert await runs()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_interrupts_a_draw_may_draw_and_fork(sandboxes):
+    code = """
+import os, signal
+drawn, held = [], []
+def on_alarm(number, frame):
+    drawn.append(os.urandom(8))
+    if not os.fork():
+        os._exit(len(os.urandom(8)))
+    held.append(os.waitstatus_to_exitcode(os.wait()[1]))
+signal.signal(signal.SIGALRM, on_alarm)
+while len(drawn) < 20:
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
+    os.urandom(1 << 18)
+print(len(set(drawn)) == len(drawn), set(held))
+"""
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code, session="s", timeout=60)
+        assert (record.status, printed(record)) == ("success", "True {8}\n"), record.error
 
 
 async def test_a_keyed_cell_whose_host_is_killed_as_soon_as_it_is_stored_is_its_sessions_and_goes_on(

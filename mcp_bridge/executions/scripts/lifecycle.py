@@ -57,7 +57,13 @@ from mcp_bridge.executions.scripts.record import TOOLS, goes_on, suspend
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
-from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
+from mcp_bridge.executions.sessions.cell import (
+    SHOWING,
+    Cell,
+    is_same_packages,
+    require_in_session,
+    require_language,
+)
 from mcp_bridge.executions.sessions.places import GONE_ON, CellPlaces, SessionMovedError, moved, previous_of
 from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
@@ -779,6 +785,7 @@ def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> 
     }
     if job.cell is not None:
         bundle["cell"] = job.cell.to_bundle()
+        bundle["showing"] = SHOWING
     elif job.packages is not None:
         bundle["packages"] = job.packages.rows()
     if job.language != "python":

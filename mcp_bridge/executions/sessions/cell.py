@@ -22,6 +22,10 @@ SEED_BYTES = 32
 HASH_SEED_DIGITS = 8
 """Hexadecimal digits at a seed's begin that are the hash seed."""
 
+SHOWING = 1
+"""Which texts the guest shows of values. It changes where those of the same value do: the layout of tables, stacks,
+types and advice. Stored with a cell, so that one of another build isn't taken for one that did something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

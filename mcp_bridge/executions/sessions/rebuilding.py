@@ -21,7 +21,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import SHOWING, Cell
 from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ MAX_SIDE_CHARS = 500
 _COMPARED = ("status", "exit_code", "stdout", "value")
 """The fields of a cell's record that are compared whole. Standard error isn't: progress bars and log lines have the
 time in them, and say nothing of what the cell has left."""
+
+_SHOWN = frozenset({"stdout", "value"})
+"""Those that another build of the guest may have shown otherwise, of the same values. They are compared last."""
 
 _LIMITS = {
     "timeout": "Try again when the machine is less busy. The operator can raise max_timeout.",
@@ -77,6 +80,10 @@ class RecordedCell(NamedTuple):
         values = self.active.gate.values
         was, script = self.stored.record or {}, self.active.script
         return difference(self.entries, was, script, now, values.values_behind, without_addresses, _COMPARED)
+
+    def is_of_other_showing(self, found: Difference | None) -> bool:
+        """Whether a difference may be in how the guest shows values: the cell was run by another build of it."""
+        return found is not None and found.what in _SHOWN and self.stored.bundle.get("showing") != SHOWING
 
 
 class SessionSandbox(Protocol):
@@ -117,12 +124,14 @@ class Rebuilt(NamedTuple, Generic[S]):
         cells: The cells that have run again.
         seconds: How long that took.
         as_written: Of a copy for a dry run: the executions of cells that have run without looks at values.
+        otherwise: What cells of another build of the guest have shown otherwise: a clause for each.
     """
 
     sandbox: S | None
     cells: list[StoredExecution]
     seconds: float
     as_written: frozenset[str] = frozenset()
+    otherwise: tuple[str, ...] = ()
 
 
 class RunIn(Protocol[S]):
@@ -182,11 +191,12 @@ class Rebuilding(Generic[S]):
             )
         sandbox: S | None = None
         as_written = frozenset[str]()
+        otherwise: dict[str, str] = {}
         with anyio.move_on_after(limits.rebuild_seconds) as scope:
             if active.script.is_dry:
-                sandbox, as_written = await self._copy(active, cell, cells)
+                sandbox, as_written = await self._copy(active, cell, cells, otherwise)
             else:
-                sandbox = await self._run_all(active, cell, cells)
+                sandbox = await self._run_all(active, cell, cells, otherwise)
         if scope.cancelled_caught:
             raise BridgeError(
                 "session_not_rebuilt",
@@ -196,10 +206,10 @@ class Rebuilding(Generic[S]):
             )
         if cells:
             logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
-        return Rebuilt(sandbox, cells, time.monotonic() - began, as_written)
+        return Rebuilt(sandbox, cells, time.monotonic() - began, as_written, tuple(otherwise.values()))
 
     async def _copy(
-        self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution]
+        self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution], otherwise: dict[str, str]
     ) -> tuple[S | None, frozenset[str]]:
         """Run cells again for a dry run, which may call what they define: they look at values as its own code does.
 
@@ -210,6 +220,7 @@ class Rebuilding(Generic[S]):
             active: The cell that is about to begin.
             cell: Its place.
             cells: The cells.
+            otherwise: As for `_run_all`.
 
         Returns:
             The sandbox, and the executions of those that have run as they were written.
@@ -218,7 +229,7 @@ class Rebuilding(Generic[S]):
         everything = frozenset(stored.id for stored in cells)
         while True:
             try:
-                return await self._run_all(active, cell, cells, everything - as_written), as_written
+                return await self._run_all(active, cell, cells, otherwise, everything - as_written), as_written
             except BridgeError as exc:
                 # With both sides: it hasn't done the same.
                 if "what" not in exc.details or as_written == everything:
@@ -230,6 +241,7 @@ class Rebuilding(Generic[S]):
         active: ActiveScript,
         cell: Cell,
         cells: Sequence[StoredExecution],
+        otherwise: dict[str, str],
         looking: frozenset[str] = frozenset(),
     ) -> S | None:
         """Run cells against their records; returns their sandbox, None without any.
@@ -238,6 +250,7 @@ class Rebuilding(Generic[S]):
             active: The cell that is about to begin.
             cell: Its place.
             cells: The cells.
+            otherwise: Gets a clause on each that another build of the guest has shown otherwise, by its execution.
             looking: The executions of those that look at values as the code of a dry run does.
         """
         sandbox: S | None = None
@@ -246,19 +259,22 @@ class Rebuilding(Generic[S]):
             for number, stored in enumerate(cells, start=1):
                 if active.job.client.notify is not None:
                     active.job.client.notify(f"rebuilding the session {cell.session}: cell {number} of {len(cells)}")
-                sandbox = await self._run_again(sandbox, stored, is_dry=stored.id in looking)
+                sandbox = await self._run_again(sandbox, stored, otherwise, is_dry=stored.id in looking)
             done = True
         finally:
             if not done and sandbox is not None:
                 sandbox.end()
         return sandbox
 
-    async def _run_again(self, sandbox: S | None, stored: StoredExecution, *, is_dry: bool) -> S:
+    async def _run_again(
+        self, sandbox: S | None, stored: StoredExecution, otherwise: dict[str, str], *, is_dry: bool
+    ) -> S:
         """Run a cell against its record; returns its sandbox.
 
         Args:
             sandbox: The sandbox of the cells before; None for the first one.
             stored: The cell's execution.
+            otherwise: As for `_run_all`.
             is_dry: Whether it looks at values: a dry run follows, which may call what the cell defines.
 
         Raises:
@@ -291,6 +307,10 @@ class Rebuilding(Generic[S]):
             # Of a first cell nobody else knows of it.
             sandbox.end()
             raise
+        if found is not None and again.is_of_other_showing(found):
+            sides = f"was {_shown(found.expected)}, and is {_shown(found.found)}"
+            otherwise[stored.id] = f"the {found.what} of the cell {again.place.number}, of another version, {sides}"
+            found = None
         if found is None and has_finished:
             sandbox.head = stored.id
             return sandbox

@@ -124,7 +124,9 @@ class Sessions:
 
     async def forget_unmade_fork(self, session: str) -> None:
         """Free the name of a fork that was refused before it has done anything."""
-        head = await self._last(session)
+        # Not `_last`, which waits: where a cell runs, the session is another request's.
+        last = await self._heads.head(self._principal, session)
+        head = await self._lifecycle.store.execution(last, self._principal) if last else None
         if head is not None and await self._has_done_nothing(head) and not await self._has_begun(head):
             await self._heads.remove(self._principal, head.id)
 

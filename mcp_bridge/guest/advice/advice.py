@@ -110,7 +110,13 @@ def _unfetched(said: str) -> str | None:
     _, found, rest = said.partition("/workspace/in/")
     if not found or "permission denied" not in said.lower():
         return None
-    name = rest.partition("'")[0].partition('"')[0].partition("\n")[0]
+    name = rest.partition("'")[0].partition('"')[0].partition("\n")[0].partition(": ")[0]
+    # Imported late: few failures are of that.
+    from mcp_bridge.guest.files.unfetched_inputs import can_read
+
+    if can_read(f"/workspace/in/{name}"):
+        # It is there, and can't be written to.
+        return None
     return f"It isn't fetched yet: write `await runtime.input({name!r})` before; that gives its path."
 
 

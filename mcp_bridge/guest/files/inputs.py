@@ -155,8 +155,9 @@ class Inputs:
         lines, rest = new[:MAX_TOLD], new[MAX_TOLD:]
         if rest:
             # The host itself may end with how many more there are.
-            last, more, _ = rest[-1].removeprefix(where).partition(" more")
-            count = len(rest) + (int(last) - 1 if more and last.isdecimal() else 0)
+            last, more, after = rest[-1].removeprefix(where).partition(" more")
+            is_count = more and not after and last.isascii() and last.isdecimal()
+            count = len(rest) + (int(last) - 1 if is_count else 0)
             lines.append(f"{count} more of {name}" if name else f"{count} more")
         for line in lines:
             print(f"[not handed in: {line}]", file=sys.stderr)  # noqa: T201  (what the script prints may be data)

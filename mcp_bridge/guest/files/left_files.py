@@ -20,6 +20,9 @@ MAX_FILES = 1000
 MAX_LOOKED = 10_000
 MAX_DEPTH = 20
 
+INTERRUPTED_SECONDS = 3.0
+"""How long a cell whose time is up may go on keeping files, from its interruption on. The host ends it after four."""
+
 MAX_TOLD = 20
 """Most lines about what wasn't kept."""
 
@@ -76,13 +79,12 @@ class LeftFiles:
         except (TypeError, ValueError):
             pass
 
-    def keep_all(self, seconds: float | None = None) -> None:
+    def keep_all(self, interrupted_at: Callable[[], float | None]) -> None:
         """Keep what is new or has changed; say on standard error what isn't kept.
 
         Args:
-            seconds: How long that may take; None for no bound.
+            interrupted_at: Gives when the cell was interrupted, by `monotonic`; None if it wasn't, by then.
         """
-        until = None if seconds is None else monotonic() + seconds
         told = untold = names = 0
         used: dict[str, str] = {}
         files = _walk()
@@ -95,7 +97,7 @@ class LeftFiles:
                 names += 1
                 if names > MAX_FILES:
                     raise _LeftOutError(f"there are more than {MAX_FILES} files", is_last=True)
-                self._keep_one(path, name, entry, until)
+                self._keep_one(path, name, entry, interrupted_at)
             except _LeftOutError as exc:
                 if told < MAX_TOLD:
                     print(f"[not kept: {FOLDER}/{_printable(shown)}: {exc}]", file=sys.stderr)  # noqa: T201
@@ -108,7 +110,7 @@ class LeftFiles:
         if untold:
             print(f"[not kept: {untold} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
 
-    def _keep_one(self, path: str, name: str, entry: Any, until: float | None) -> None:
+    def _keep_one(self, path: str, name: str, entry: Any, interrupted_at: Callable[[], float | None]) -> None:
         try:
             before = entry.stat(follow_symlinks=False)
             if not stat.S_ISREG(before.st_mode):
@@ -121,7 +123,7 @@ class LeftFiles:
                     raise _LeftOutError("it is no regular file")
                 if status.st_blocks * 512 + _HOLE_BYTES < status.st_size:
                     raise _LeftOutError(f"it is sparse: {status.st_size} bytes, most of which were never written")
-                self._keep(file if until is None else _Hurried(file, until), name)
+                self._keep(_Hurried(file, interrupted_at), name)
                 self._kept[path] = key_of(status)
         except OSError as exc:
             raise _LeftOutError("it is a link" if exc.errno == errno.ELOOP else str(exc.strerror or exc)) from None
@@ -136,14 +138,15 @@ class _LeftOutError(Exception):
 
 
 class _Hurried:
-    """A file that can be read until then."""
+    """A file that can be read as long as there is time."""
 
-    def __init__(self, file: Any, until: float) -> None:
+    def __init__(self, file: Any, interrupted_at: Callable[[], float | None]) -> None:
         self._file = file
-        self._until = until
+        self._interrupted_at = interrupted_at
 
     def read(self, size: int) -> Any:
-        if monotonic() > self._until:
+        at = self._interrupted_at()
+        if at is not None and monotonic() > at + INTERRUPTED_SECONDS:
             raise _LeftOutError("the time was up", is_last=True)
         return self._file.read(size)
 

@@ -157,6 +157,11 @@ def can_enter(path: str) -> bool:
     return _access(path, os.X_OK)
 
 
+def can_read(path: str) -> bool:
+    """Whether a path can be read without being fetched."""
+    return _access(path, os.R_OK)
+
+
 def _put_file(path: str, size: int, modified: float) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0)
     try:

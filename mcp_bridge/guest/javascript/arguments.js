@@ -118,7 +118,12 @@ function bind(row, args) {
     faults.push(`got an unexpected argument '${name.slice(0, 100)}'${suggestion(name, free)}`);
   }
   if (unknown.length > MAX_SHOWN_NAMES) faults.push(`got ${unknown.length - MAX_SHOWN_NAMES} more of them`);
-  if (given.options !== undefined) faults.push('after its arguments a call takes { signal } alone: { signal: AbortSignal.timeout(5000) }');
+  if (given.options !== undefined) {
+    faults.push('after its arguments a call takes { signal } alone: { signal: AbortSignal.timeout(5000) }');
+    // Or it was meant as the next one.
+    const next = given.values.length > 0 ? row.params[given.values.length] : undefined;
+    if (next !== undefined) faults.push(`'${next.name}' is ${typescript(next.type)}, not an object`);
+  }
   const missing = row.params.filter((param) => param.required && bound[param.json] === undefined);
   // A schema may require what it gives a default.
   const needed = missing.filter((param) => param.default === undefined).map((param) => `'${param.name}'`);

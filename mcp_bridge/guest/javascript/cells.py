@@ -123,6 +123,7 @@ class NodeSession(Node):
             sleep(0.005)
         self._channel.is_between = False
         self._has_begun = self._is_ending = False
+        self._interrupted_at = None
         self._finish = None
         self._running = start.execution
         self._channel.notify(ExecutionBegun(start.execution))
@@ -174,10 +175,19 @@ class NodeSession(Node):
 
     def interrupt(self, execution: str) -> None:
         """Interrupt a cell, if it runs. Called by the thread that reads."""
-        if self._running == execution:
-            # The host doesn't answer these any more, and Node can't be interrupted while it waits for an input.
+        if self._running != execution:
+            return
+        if self._interrupted_at is None:
+            self._interrupted_at = monotonic()
+            # The host doesn't answer these any more, and Node can't be interrupted while it waits for an input. What is
+            # asked for later has an answer: files are kept meanwhile.
             self._channel.refuse_waiting("the cell's time is up", "script_timeout")
+        if self._runs(execution):
             self._begin_stop(execution, HEARD_SECONDS)
+
+    def _runs(self, execution: str) -> bool:
+        """Whether a cell still runs: Node hasn't sent its result."""
+        return self._running == execution and not self._is_ending
 
     def _begin_stop(self, execution: str, patience: float) -> None:
         if self._stopped != execution:
@@ -194,11 +204,11 @@ class NodeSession(Node):
         self._stopping.acquire()
         try:
             until = monotonic() + TRIES_SECONDS
-            while self._running == execution and monotonic() < until:
+            while self._runs(execution) and monotonic() < until:
                 if patience:
                     self._give(STOP)
                     self._wait(execution, patience)
-                if self._running == execution:
+                if self._runs(execution):
                     self._sent += 1
                     write_all(self._interrupts, b".")
                     self._await_interruptions()
@@ -210,7 +220,7 @@ class NodeSession(Node):
 
     def _wait(self, execution: str, seconds: float) -> None:
         until = monotonic() + seconds
-        while self._running == execution and monotonic() < until:
+        while self._runs(execution) and monotonic() < until:
             sleep(0.005)
 
     def _await_interruptions(self) -> None:

@@ -40,7 +40,8 @@ for (const kind of [MCPError, ToolError, NotAwaitedError, EventTimeoutError, Pla
 
 // Have an error say something else.
 function restate(error, message) {
-  error.stack = error.stack.replace(error.message, () => message);
+  // What the script has set as `Error.prepareStackTrace` may make anything of it.
+  if (typeof error.stack === 'string') error.stack = error.stack.replace(error.message, () => message);
   error.message = message;
 }
 

@@ -114,7 +114,7 @@ function traced(error) {
   const shown = error instanceof Error ? inspect(error, { depth: 4 }) : `Uncaught ${inspect(error, { depth: 4 })}`;
   const kept = [];
   // Node puts an error without frames into brackets, before its properties.
-  for (const line of shown.replace(/^\[(.*)\]( \{\n(?:  .*\n)*\})?$/s, '$1$2').split('\n')) {
+  for (const line of shown.replace(/^\[(.*)\]( \{(?:\n(?:  .*\n)*| [^\n]* )\})?$/s, '$1$2').split('\n')) {
     if (!OURS.test(line)) kept.push(line);
     // The error's properties follow.
     else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);

@@ -92,6 +92,8 @@ class Node:
         self._finish: int | None = None
         self._is_ending = False
         """Whether Node has sent the script's result: it reads nothing from then on."""
+        self._interrupted_at: float | None = None
+        """When a session's cell was first interrupted, by `monotonic`."""
         self._frames: int = -1
         self._left = LeftFiles(functools.partial(keep_file, channel))
         self._giving = _thread.allocate_lock()
@@ -228,7 +230,7 @@ class Node:
         elif message.method == NAMES[ExecutionFinish] and not self._is_ending:
             self._is_ending = True
             # Whatever is wrong with these, it isn't the script's end.
-            guarded(self._left.keep_all)
+            guarded(lambda: self._left.keep_all(lambda: self._interrupted_at))
             self._capture.finish()
             self._finish = message.id
 

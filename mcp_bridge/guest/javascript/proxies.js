@@ -97,13 +97,15 @@ class Server {
       throw new TypeError(`'${this.name}' is a server, whose tools are listed by: await runtime.list_tools('${this.name}')`);
     };
     // Node shows a proxy as its target.
-    const target = Object.defineProperty(Object.create(null), util.inspect.custom, { value: inspect });
+    const target = Object.defineProperty(Object.create(null), util.inspect.custom, { value: inspect, configurable: true });
     return new Proxy(target, {
       get: (_, name) => {
         if (name === util.inspect.custom || name === Symbol.toPrimitive) return inspect;
         if (name === Symbol.iterator || name === Symbol.asyncIterator) return notListed();
         // Without `then` it can be returned from an async function.
-        if (typeof name === 'symbol' || name === 'then' || name === 'toJSON') return undefined;
+        if (typeof name === 'symbol' || name === 'then') return undefined;
+        // An object that happens to have a server in it can be written as JSON.
+        if (name === 'toJSON') return () => ({});
         let made = functions.get(name);
         if (made === undefined) functions.set(name, made = this.#function(name));
         return made;
@@ -144,7 +146,8 @@ class Server {
       return await this.#calls.tool({ server: this.name, tool: row.name, arguments: bound, raw, call }, signal);
     } catch (error) {
       // The host shows the tool as Python calls it.
-      if (error.code === 'bad_arguments') restate(error, error.message.replace(/ It is [\w.]+\(.*$/s, ` It is ${signature(row)}`));
+      // A signal may have been aborted with anything.
+      if (error?.code === 'bad_arguments') restate(error, error.message.replace(/ It is [\w.]+\(.*$/s, () => ` It is ${signature(row)}`));
       throw error;
     }
   }

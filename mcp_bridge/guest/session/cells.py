@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from contextvars import copy_context
-from time import sleep
+from time import monotonic, sleep
 from types import FrameType, ModuleType
 
 from mcp_bridge.guest import call_ids, runner
@@ -42,6 +42,8 @@ class Session:
         self._capture = capture
         self._running: str | None = None
         """The cell's execution, while its own code runs."""
+        self._interrupted_at: float | None = None
+        """When the cell was first interrupted."""
         self._is_delivered = True
         """Whether the last interruption was raised."""
         self._main = threading.get_ident()
@@ -65,6 +67,7 @@ class Session:
         call_ids.begin_cell(start.cell)
         self._channel.replays = start.replays
         self._channel.is_between = False
+        self._interrupted_at = None
         self._channel.notify(ExecutionBegun(start.execution))
         world = self._world
         had, world.start = world.start.servers, start
@@ -78,7 +81,7 @@ class Session:
         self._module.__loader__ = source  # type: ignore[assignment]
         if "linecache" in sys.modules:
             source.register_in_linecache()
-        world.finish(self._outcome(source, world.hooks(), start.execution))
+        world.finish(self._outcome(source, world.hooks(), start.execution), lambda: self._interrupted_at)
         self._channel.end_cell()
 
     def _outcome(self, source: runner.Source, hooks: runner.Hooks, execution: str) -> runner.Outcome:
@@ -143,6 +146,11 @@ class Session:
 
     def interrupt(self, execution: str) -> None:
         """Interrupt a cell, if it runs. Called by the thread that reads, which may be the main one."""
+        if self._interrupted_at is None and self._world.start.execution == execution:
+            self._interrupted_at = monotonic()
+            if self._world.is_keeping:
+                # The host doesn't answer what it was asked before: the next files may still be kept.
+                self._channel.refuse_waiting("the cell's time is up", "script_timeout")
         if self._running == execution:
             # Not by `threading`, by which the script's threads are counted.
             _thread.start_new_thread(self._deliver, (execution,))

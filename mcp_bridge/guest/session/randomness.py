@@ -20,8 +20,9 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
     """Replace the system's randomness. Returns what has to be called when a module of that name is first imported."""
     from hashlib import sha256
 
-    lock = threading.Lock()
-    count = forks = 0
+    # What interrupts a thread that holds it, as a handler of signals or a finalizer does, may draw or fork.
+    lock = threading.RLock()
+    count = forks = taken = 0
 
     def urandom(size: int, /) -> bytes:
         nonlocal count
@@ -38,39 +39,48 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
         return urandom(size)
 
     def before_fork() -> None:
-        nonlocal forks
+        nonlocal forks, taken
         # Held until both processes go on: another thread may draw, or fork.
         lock.acquire()
+        taken += 1
         forks += 1
+
+    def release() -> None:
+        nonlocal taken
+        # What failed before a fork doesn't keep it from happening.
+        if taken:
+            taken -= 1
+            lock.release()
 
     def after_in_child() -> None:
         nonlocal seed, count, forks
         seed = sha256(b"".join([b"fork", seed, *(number.to_bytes(8, "big") for number in (count, forks))])).digest()
         count = forks = 0
-        lock.release()
+        release()
 
-    os.register_at_fork(before=before_fork, after_in_parent=lock.release, after_in_child=after_in_child)
+    os.register_at_fork(before=before_fork, after_in_parent=release, after_in_child=after_in_child)
     os.urandom = urandom
     if hasattr(os, "getrandom"):
         os.getrandom = getrandom
 
-    def follow_random() -> None:
-        random: Any = sys.modules["random"]
-        own: Any = random.Random.seed
-
-        def seed_from(self: Any, a: Any = None, version: int = 2) -> None:
-            own(self, int.from_bytes(urandom(BLOCK_BYTES), "big") if a is None else a, version)
-
-        seed_from.__name__, seed_from.__qualname__, seed_from.__doc__ = "seed", "Random.seed", own.__doc__
-        random.Random.seed = seed_from
-        random._urandom = urandom  # noqa: SLF001
-        # The module's own generator was made before, and so was its method.
-        random._inst.seed()  # noqa: SLF001
-        random.seed = random._inst.seed  # noqa: SLF001
-        # Python seeds it in a forked process, from the kernel. Hooks of a child run in the order of their registration.
-        os.register_at_fork(after_in_child=random._inst.seed)  # noqa: SLF001
-
     if "random" in sys.modules:
-        follow_random()
+        _follow_random(urandom)
         return {}
-    return {"random": follow_random}
+    return {"random": lambda: _follow_random(urandom)}
+
+
+def _follow_random(urandom: Callable[[int], bytes]) -> None:
+    random: Any = sys.modules["random"]
+    own: Any = random.Random.seed
+
+    def seed_from(self: Any, a: Any = None, version: int = 2) -> None:
+        own(self, int.from_bytes(urandom(BLOCK_BYTES), "big") if a is None else a, version)
+
+    seed_from.__name__, seed_from.__qualname__, seed_from.__doc__ = "seed", "Random.seed", own.__doc__
+    random.Random.seed = seed_from
+    random._urandom = urandom  # noqa: SLF001
+    # The module's own generator was made before, and so was its method.
+    random._inst.seed()  # noqa: SLF001
+    random.seed = random._inst.seed  # noqa: SLF001
+    # Python seeds it in a forked process, from the kernel. Hooks of a child run in the order of their registration.
+    os.register_at_fork(after_in_child=random._inst.seed)  # noqa: SLF001

@@ -13,6 +13,11 @@ MAX_ROWS = 50
 MAX_COLUMNS = 20
 MAX_CELL_CHARS = 60
 
+MOST_ROWS = 5000
+MOST_COLUMNS = 500
+MOST_CELL_CHARS = 1000
+"""Bounds of what the script sets, also where that is none."""
+
 DECIMALS = 6
 """Of a float from 0.1 on; the digits of a smaller one. It is pandas' `display.precision`, too."""
 
@@ -25,15 +30,15 @@ class Form(NamedTuple):
     """How a table is shown.
 
     Attributes:
-        rows: The most rows; None for all.
-        columns: The most columns; None for all.
-        cell: The most characters of a cell; None for all.
+        rows: The most rows.
+        columns: The most columns.
+        cell: The most characters of a cell.
         number: Gives a float's text; None for the shortest one that tells the values of a column apart.
     """
 
-    rows: int | None = MAX_ROWS
-    columns: int | None = MAX_COLUMNS
-    cell: int | None = MAX_CELL_CHARS
+    rows: int = MAX_ROWS
+    columns: int = MAX_COLUMNS
+    cell: int = MAX_CELL_CHARS
     number: Callable[[float], Any] | None = None
 
 
@@ -66,7 +71,7 @@ def _of_pandas(thing: Any) -> str | None:
     form = _form_of_pandas()
     shown = thing.iloc[:, : form.columns]
     parts = [shown]
-    if form.rows is not None and shape[0] > form.rows:
+    if shape[0] > form.rows:
         half = max(1, form.rows // 2)
         parts = [shown.iloc[:half], shown.iloc[-half:]]
     rows = [_flat(row, shown.index) for part in parts for row in part.itertuples(index=True, name=None)]
@@ -79,20 +84,23 @@ def _form_of_pandas() -> Form:
     """What the script has set of pandas' display options, in place of ours."""
     get: Any = sys.modules["pandas"].get_option
     made = Form()
-    if (rows := get("display.max_rows")) != 60:
-        made = made._replace(rows=rows or None)
-    if columns := get("display.max_columns"):
-        made = made._replace(columns=columns)
-    elif columns is None:
-        made = made._replace(columns=None)
+    # Zero lets pandas choose.
+    if (rows := get("display.max_rows")) not in {60, 0}:
+        made = made._replace(rows=_bounded(rows, MOST_ROWS))
+    if (columns := get("display.max_columns")) != 0:
+        made = made._replace(columns=_bounded(columns, MOST_COLUMNS))
     if (cell := get("display.max_colwidth")) != 50:
-        made = made._replace(cell=cell)
+        made = made._replace(cell=_bounded(cell, MOST_CELL_CHARS))
     precision = get("display.precision")
     if (number := get("display.float_format")) is not None:
         made = made._replace(number=number)
     elif precision != DECIMALS:
         made = made._replace(number=lambda value: f"{value:.{precision}f}")
     return made
+
+
+def _bounded(option: int | None, most: int) -> int:
+    return most if option is None else min(option, most)
 
 
 def _flat(row: tuple[Any, ...], index: Any) -> list[Any]:
@@ -123,7 +131,9 @@ def _aligned(heads: list[list[str]], columns: list[list[str]], shape: tuple[int,
     lines = [_line(row, widths) for row in (*heads, *rows)]
     if shape[0] > len(rows):
         lines.insert(len(heads) + len(rows) // 2, "…")
-    if shape[0] > len(rows) or shape[1] > len(columns) - levels:
+    if 0 in shape:
+        lines = [line for line in lines if line]
+    if 0 in shape or shape[0] > len(rows) or shape[1] > len(columns) - levels:
         lines.append(f"[{shape[0]} rows, {shape[1]} columns]")
     return "\n".join(lines)
 
@@ -167,12 +177,12 @@ def _is_date(value: Any) -> bool:
     if kind.__module__.partition(".")[0] != "pandas":
         return False
     return kind.__name__ == "NaTType" or (
-        kind.__name__ == "Timestamp" and value.tzinfo is None and value.normalize() == value
+        kind.__name__ == "Timestamp"
+        and value.tzinfo is None
+        and not any((value.hour, value.minute, value.second, value.microsecond, value.nanosecond))
     )
 
 
 def _cut(text: str, form: Form) -> str:
-    if form.cell is None:
-        return " ".join(text.split())
     text = " ".join(text[: 4 * form.cell].split())
     return text if len(text) <= form.cell else f"{text[: form.cell - 1]}…"

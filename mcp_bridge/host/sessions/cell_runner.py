@@ -168,6 +168,9 @@ class CellRunner:
                 f"the session {cell.session!r} {why}: {_ran_again(rebuilt)}, and"
                 f" nothing was done twice{skipped(rebuilt.cells, cell.number)}"
             )
+            record.notices += [
+                f"run again, {clause}: look whether its names have what you expect" for clause in rebuilt.otherwise
+            ]
         elif rebuilt.sandbox is None and cell.number > 1:
             record.notices.append(f"the session {cell.session!r} has no names from before{skipped([], cell.number)}")
 
