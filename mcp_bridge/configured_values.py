@@ -30,7 +30,10 @@ def parse_size(value: Any) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
         raise ValueError("a size is a number of bytes, or text such as '512m' or '1g'")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    try:
+        return int(float(match[1]) * _UNITS[match[2].lower()])
+    except OverflowError:
+        raise ValueError("a size of so many digits is none") from None
 
 
 def shown_size(size: int) -> str:

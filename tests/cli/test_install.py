@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
+from mcp_bridge.cli.commands import install
 from mcp_bridge.cli.configuration_edits import file_edits
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, PROGRAMS
+from mcp_bridge.file_locks import try_lock
 
 pytest_plugins = ["bridge_fixtures"]
 pytestmark = pytest.mark.timeout(300)
@@ -556,6 +558,60 @@ def test_the_bridge_that_is_allowed_by_name_is_used(user):
     assert set(user.servers("gemini")) == {"bridge"}
 
 
+USED = [
+    ('"permission": {"*": "deny", "bridge_*": "allow"}', ""),
+    ('"permission": {"bridge_run_python": "allow", "bridge_*": "deny"}', "MCP_BRIDGE_LANGUAGES=python"),
+    ('"permission": {"*": {"*": "deny"}, "bridge_run_*": {"*": "allow"}}', ""),
+    ('"tools": {"*": false, "bridge_*": true}', ""),
+    ('"tools": {"*": false, "*_python": true}', ""),
+    ('"tools": {"bridge_*": false, "bridge_run_javascript": true}', "MCP_BRIDGE_LANGUAGES=python,javascript"),
+    ('"tools": {"bridge_run_python": false}', "MCP_BRIDGE_LANGUAGES=python,javascript"),
+]
+"""What opencode is told, of which the last that fits counts, and the languages of the bridge."""
+
+
+@pytest.mark.parametrize(("told", "variable"), USED)
+def test_the_bridge_is_used_if_the_last_that_fits_lets_one_of_its_tools_through(user, monkeypatch, told, variable):
+    if variable:
+        monkeypatch.setenv(*variable.split("="))
+    user.file("opencode", f'{{"mcp": {{"git": {{"type": "local", "command": ["x"]}}}}, {told}}}')
+    user.done("install opencode --yes")
+    user.done("install opencode --uninstall --yes")
+    for more in ('"permission": "deny"', '"tools": {"*": false}', '"permission": {"bridge_*": "allow", "br*": "deny"}'):
+        user.file("opencode", f'{{"mcp": {{"git": {{"type": "local", "command": ["x"]}}}}, {more}}}')
+        assert "bad_client_config" in user.run("install opencode --yes").output
+
+
+def test_the_bridges_tools_are_those_of_its_languages(user, monkeypatch):
+    entry = '{"command": "mcp-bridge", "includeTools": ["run_javascript"], "excludeTools": ["run_%s"]}'
+    monkeypatch.setenv("MCP_BRIDGE_LANGUAGES", "javascript")
+    user.file("gemini", f'{{"mcpServers": {{"bridge": {entry % "python"}}}}}')
+    user.done("install gemini --yes")
+    user.file("gemini", f'{{"mcpServers": {{"bridge": {entry % "javascript"}}}}}')
+    assert "may not show its tool run_javascript" in user.run("install gemini --yes").output
+
+
+def test_what_opencode_lets_be_after_all_is_neither_told_nor_left_out_when_its_server_moves(user):
+    servers = {name: {"type": "local", "command": [name]} for name in ("gh", "db", "fs")}
+    tools = {"gh_*": False, "gh_get": True, "*_drop": False, "db*": True, "fs_*": False, "fs_r*": True, "fs_rm": False}
+    permission = {"*": "deny", "gh_*": "ask", "db_*": "allow", "*_push": "deny", "fs_get": "allow"}
+    permission |= {"bridge_*": "allow"}
+    user.file("opencode", json.dumps({"mcp": servers, "tools": tools, "permission": permission}))
+    said = user.done("install opencode --take-over --yes")
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own["gh"] == {"command": "gh", "include_tools": ["get"], "exclude_tools": ["*_drop", "drop"]}
+    assert own["db"] == {"command": "db"}
+    assert own["fs"] == {"command": "fs", "include_tools": ["r*"], "exclude_tools": ["rm"]}
+    for rule in (
+        'tools = ["gh.*"] and effect = "approve"',
+        'tools = ["gh.*_push", "gh.push"] and effect = "deny"',
+        'tools = ["db.*_push", "db.push"] and effect = "deny"',
+        'tools = ["fs.*"] and effect = "deny"',
+    ):
+        assert rule in said, said
+    assert said.count("[[policy.rules]]") == 4
+
+
 def test_what_a_client_asks_about_or_denies_is_told_when_its_server_moves(user):
     user.file("codex", """
 [mcp_servers.gh]
@@ -849,6 +905,67 @@ def test_servers_that_are_added_at_once_are_all_there(user):
     assert set(tomllib.loads(user.config.read_text())["servers"]) == {f"s{number}" for number in range(4)}
 
 
+def test_commands_that_change_the_same_files_wait_for_each_other_and_not_for_a_person(user, monkeypatch):
+    """Nothing that one has written is lost, whichever is the first."""
+    lock = user.home / ".state/mcp-bridge/client-setup/lock"
+    seen = []
+
+    def planned(*arguments):
+        with lock.open() as file:
+            seen.append(try_lock(file.fileno()))
+        return install_planned(*arguments)
+
+    def asked(*_):
+        user.done(f"servers add while-asked-{len(seen)} -- x")
+        return True
+
+    install_planned = install.planned
+    monkeypatch.setattr(install, "planned", planned)
+    monkeypatch.setattr(terminal_prompts, "confirm", asked)
+    user.file("cursor", busy("cursor"))
+    user.done("install cursor --take-over --yes")
+    assert seen == [False]
+    user.file("windsurf", busy("windsurf"))
+    assert "client_file_changed" in user.run("install windsurf --take-over").output
+    assert user.servers("windsurf") == loads(busy("windsurf").encode(), "json")["mcpServers"]
+    user.file("gemini", json.dumps({"mcpServers": {"other": {"command": "x"}}}))
+    seen.append(True)
+    assert "client_file_changed" in user.run("servers import gemini").output
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git", "while-asked-2", "while-asked-3"}
+
+
+def test_what_is_left_to_a_client_while_a_person_is_asked_is_not_forgotten(user, monkeypatch):
+    for client in ("cursor", "windsurf"):
+        user.file(client, busy(client))
+        user.done(f"install {client} --take-over --yes")
+    user.file("windsurf", json.dumps({"mcpServers": {}}))
+
+    def asked(*_):
+        user.done("install cursor --uninstall --yes")
+        return True
+
+    monkeypatch.setattr(terminal_prompts, "confirm", asked)
+    assert "client_file_changed" in user.run("install windsurf").output
+    user.done("install windsurf --uninstall --yes")
+    assert user.config.read_text() == ""
+
+
+def test_the_broken_record_of_another_client_does_not_keep_the_bridge(user):
+    text = busy("cursor")
+    user.file("cursor", text)
+    user.done("install cursor --take-over --yes")
+    other = user.home / ".state/mcp-bridge/client-setup/0123.json"
+    other.write_text('{"client": "zed", "file": "/x", "made_by_a_later_version": 1}')
+    assert f"{other} is damaged. Which servers" in user.done("install cursor --uninstall --yes")
+    assert user.file("cursor").read_text() == text
+    assert user.config.read_text() == ""
+
+
+def test_a_long_text_in_a_clients_file_is_looked_at_once(user):
+    user.file("claude-code", json.dumps({"history": ["0af" * 100_000, "a://" * 50_000], "mcpServers": {}}))
+    user.done("install claude-code --yes")
+
+
 BAD_NAMES = ["", " ", "a\nb", "a\x1b[2Jb", "a\u202eb", "n" * 300, " a"]
 
 
@@ -922,6 +1039,8 @@ def test_secrets_are_not_shown_however_they_are_written(user, secret):
         "postgresql://appuser:pa55word-of-mine@db.example.com/prod",
         "mongodb+srv://me:p@55word-of-mine@cluster.example.com/?w=majority",
         "redis://:of-mine@cache.example.com:6379/0",
+        "postgresql://me:of-mine#pa55/word@db.example.com/prod",
+        "-x1https://me/of-mine:?@db.example.com/prod",
     ],
 )
 def test_an_addresses_query_and_user_are_not_shown(user, address):

@@ -8,10 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Annotated
 
 import anyio
 import pytest
 from downstream_calls import call_tool
+from mcp_types import ImageContent, TextContent
+from pydantic import Field, TypeAdapter, ValidationError
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import listing_limits
@@ -19,6 +23,7 @@ from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, Argument
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client import mcp_connection as connection_module
+from mcp_bridge.downstream.client import server_errors
 from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.log_tail import LogRing
@@ -513,14 +518,26 @@ async def test_an_answer_that_is_no_tool_result_is_an_error():
     async with Fleet([faulty("malformed")]) as fleet:
         error = await failure(fleet, "faulty", "echo", {"text": "x"})
         assert (error.code, "The call may have happened." in str(error)) == ("bad_result", True)
-        assert error.details["reason"].endswith("content: Input should be a valid list")
+        assert error.details["reason"].endswith("content: list_type")
         assert "not a list" not in str(error.record())
 
 
-async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_logged():
+async def test_an_error_about_the_kind_of_a_result_does_not_quote_the_answer():
+    blocks = TypeAdapter(Annotated[TextContent | ImageContent, Field(discriminator="type")])
+    with pytest.raises(ValidationError, match="of-nobody") as caught:
+        blocks.validate_python({"type": "of-nobody"})
+    tool = SimpleNamespace(name="echo")
+    error = await server_errors.call_failure(faulty(), SimpleNamespace(), tool, caught.value, limit=1)
+    assert (error.code, "of-nobody" in str(error.record())) == ("bad_result", False)
+
+
+async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_that_is_logged_once():
     async with Fleet([faulty("encoding")]) as fleet:
-        assert await value(fleet, "faulty", "echo", {"text": "a LATIN"}) == "a caf\ufffd"
-        assert any("(stdout, not UTF-8)" in line for line in fleet.server("faulty").log_tail())
+        for _ in range(2):
+            assert await value(fleet, "faulty", "echo", {"text": "a LATIN"}) == "a caf\ufffd"
+        tail = fleet.server("faulty").log_tail()
+        assert sum("not UTF-8" in line for line in tail) == 1
+        assert not any("caf" in line for line in tail), "it may be for nobody else"
 
 
 @pytest.mark.parametrize("text", ["a SURROGATE", "a QUOTE b"])

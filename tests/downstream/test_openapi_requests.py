@@ -277,6 +277,10 @@ def test_an_item_cant_be_read_as_two(place, style, explode, value, separator):
     # Where it is encoded, or there is only one, it is sent.
     assert built(parameter("query", "form", explode=False), "x", color=["a", "b,c"]).url.endswith("?color=a,b%2Cc")
     assert built(parameter("header", "simple", explode=False), "x", color="b,c").headers["color"] == "b,c"
+    assert built(parameter("path", "label", explode=True), "x", color="1.5").url == f"{BASE}/x.1.5"
+    assert built(parameter("path", "label", explode=True), "x", color=1.5).url == f"{BASE}/x.1.5"
+    signed = built(parameter("header", "simple", explode=True), "x", color={"sig": "YWJj=="})
+    assert signed.headers["color"] == "sig=YWJj=="
     reserved = parameter("query", "form", explode=False, allowReserved=True)
     with pytest.raises(ValueError, match="an item contains ','"):
         built(reserved, "x", color=["a", "b,c"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
@@ -34,30 +35,30 @@ def install(loaded: settings.Loaded, request: Request) -> int:
             "A folder's file is for everybody who has the folder, and its servers stay in it.",
             hint=f"Write `mcp-bridge install {client.name} --take-over` for your own servers.",
         )
-    file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
-    change = planned(
-        client, file, installations.load(file.target), request, configuration_loading.own_address(loaded.settings)
-    )
-    if not _show(change):
-        showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
-        return exit_statuses.OK
-    if not request.yes and not _confirm("Write this?", f"mcp-bridge install {client.name} --yes"):
-        showing.echo_err("mcp-bridge: nothing was written.")
-        return exit_statuses.REFUSED
-    installations.prepare()
-    if change.config is not None and change.config.is_changed:
-        # First: a server that is in both places is one for the bridge, and one that is in neither would be lost.
-        source_mode = 0o600 if file.old is None else file.target.stat().st_mode & 0o777
-        change.config.write(installations.backups, mode=source_mode if change.config.old else 0o600)
-    # Before the client's file loses its servers, which our configuration may have had already.
-    installations.save(change.record)
-    # A folder's new file is for everybody who has the folder.
-    backup = file.write(installations.backups, mode=0o644 if request.folder is not None and file.old is None else None)
-    if change.begins and backup is not None:
-        change.record.original = str(backup)
-    change.record.sha256 = hash_of(file.new)
-    installations.save(change.record)
+    with _Turn(installations, request) as turn:
+        file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
+        change = planned(client, file, installations.load(file.target), request, loaded.settings)
+        if not _show(change):
+            showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
+            return exit_statuses.OK
+        if not request.yes and not _confirm("Write this?", f"mcp-bridge install {client.name} --yes"):
+            showing.echo_err("mcp-bridge: nothing was written.")
+            return exit_statuses.REFUSED
+        turn.take_for(change)
+        if change.config is not None and change.config.is_changed:
+            # First: a server that is in both places is one for the bridge, and one that is in neither would be lost.
+            source_mode = 0o600 if file.old is None else file.target.stat().st_mode & 0o777
+            change.config.write(installations.backups, mode=source_mode if change.config.old else 0o600)
+        # Before the client's file loses its servers, which our configuration may have had already.
+        installations.save(change.record)
+        # A folder's new file is for everybody who has the folder.
+        mode = 0o644 if request.folder is not None and file.old is None else None
+        backup = file.write(installations.backups, mode=mode)
+        if change.begins and backup is not None:
+            change.record.original = str(backup)
+        change.record.sha256 = hash_of(file.new)
+        installations.save(change.record)
     showing.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
     if backup is not None:
         showing.echo(escaping.escape_line(f"As it was: {backup}"))
@@ -71,35 +72,82 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         BridgeError: As `install`.
     """
     client = program_of(request.client)
-    file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
-    kept = installations.load(file.target)
-    change = Change(file, kept or Installation(client.name, str(file.target)))
-    original = change.record.original_bytes(file.old)
-    if original is not None:
-        file.replace(original)
-    else:
-        put_back(client, change)
-    heirs = _take_back_tables(change, installations)
-    if not _show(change):
-        if kept is not None:
-            _forget(installations, file.target, heirs)
-        showing.echo(escaping.escape_line(f"{client.title} doesn't have the bridge: {file.path} stays as it is."))
-        return exit_statuses.OK
-    hint = f"mcp-bridge install {client.name} --uninstall --yes"
-    if not request.yes and not _confirm("Write this?", hint):
-        showing.echo_err("mcp-bridge: nothing was written.")
-        return exit_statuses.REFUSED
-    installations.prepare()
-    if original is not None and not change.record.was_there:
-        file.remove_file()
-    else:
-        file.write(installations.backups)
-    if change.config is not None and change.config.is_changed:
-        change.config.write(installations.backups)
-    _forget(installations, file.target, heirs)
+    with _Turn(installations, request) as turn:
+        file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
+        kept = installations.load(file.target)
+        change = Change(file, kept or Installation(client.name, str(file.target)))
+        original = change.record.original_bytes(file.old)
+        if original is not None:
+            file.replace(original)
+        else:
+            put_back(client, change)
+        heirs = _take_back_tables(change, installations)
+        if not _show(change):
+            if kept is not None:
+                turn.take_for(change)
+                _forget(installations, file.target, heirs)
+            said = f"{client.title} doesn't have the bridge: {file.path} stays as it is."
+            showing.echo(escaping.escape_line(said))
+            return exit_statuses.OK
+        hint = f"mcp-bridge install {client.name} --uninstall --yes"
+        if not request.yes and not _confirm("Write this?", hint):
+            showing.echo_err("mcp-bridge: nothing was written.")
+            return exit_statuses.REFUSED
+        turn.take_for(change)
+        if original is not None and not change.record.was_there:
+            file.remove_file()
+        else:
+            file.write(installations.backups)
+        if change.config is not None and change.config.is_changed:
+            change.config.write(installations.backups)
+        _forget(installations, file.target, heirs)
     showing.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
     return exit_statuses.OK
+
+
+class _Turn:
+    """The turn among the commands that change these files: from the beginning, or once a person has said yes.
+
+    Args:
+        installations: The records.
+        request: What is asked for. Nobody is asked with `yes`.
+    """
+
+    def __init__(self, installations: Installations, request: Request) -> None:
+        self._installations = installations
+        self._is_first = request.yes
+        self._seen: list[Installation] = []
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._is_first:
+            self._held.enter_context(self._installations.turn())
+        else:
+            self._seen = self._installations.all([])
+        return self
+
+    def take_for(self, change: Change) -> None:
+        """Take the turn, unless it is taken.
+
+        Raises:
+            BridgeError: `client_file_changed`: another program has changed what the change was planned from.
+        """
+        if self._is_first:
+            return
+        self._held.enter_context(self._installations.turn())
+        for file in (change.file, change.config):
+            if file is not None:
+                file.refuse_change()
+        if self._installations.all([]) != self._seen:
+            raise BridgeError(
+                "client_file_changed",
+                "Another command has installed the bridge, or taken it back, meanwhile; nothing was written.",
+                hint="Run the command again.",
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
 
 def _take_back_tables(change: Change, installations: Installations) -> list[Installation]:
@@ -112,7 +160,7 @@ def _take_back_tables(change: Change, installations: Installations) -> list[Inst
     if not change.record.tables or change.record.config is None:
         return []
     config = change.config = ConfigurationFile(Path(change.record.config), "toml")
-    others = installations.others(change.file.target, config.path)
+    others = installations.others(change.file.target, config.path, change.notes)
     for name, table in change.record.tables.items():
         now = config.member("servers", name)
         if now is not None and now != table:

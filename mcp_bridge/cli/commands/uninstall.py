@@ -99,7 +99,7 @@ async def _look(settings: Settings) -> _Found:
 def _installations(directory: Path) -> list[Installation]:
     """What `mcp-bridge install` has written, where it still is."""
     try:
-        records = Installations(directory).all()
+        records = Installations(directory).all([])
     except BridgeError:
         # What can't be read stops nobody from removing it.
         return []

@@ -16,16 +16,16 @@ from mcp_bridge.downstream.configuration.client_entries import (
     EntryContext,
     EntryError,
     decode,
-    opencode_patterns,
+    opencode_rules,
+    opencode_said,
     shape,
     shaped,
 )
 from mcp_bridge.downstream.configuration.known_clients import claude_code_settings
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
-from mcp_bridge.server.tool_description import TOOL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from mcp_bridge.downstream.configuration.known_clients import Client
 
@@ -45,7 +45,9 @@ class Permission(NamedTuple):
     effect: str
 
 
-def why_not_started(client: Client, name: str, entry: Any, content: Mapping[str, Any]) -> str | None:
+def why_not_started(
+    client: Client, name: str, entry: Any, content: Mapping[str, Any], tools: Collection[str]
+) -> str | None:
     """Why a client doesn't give its model the bridge that has this entry, or None; the rest of a sentence.
 
     Args:
@@ -53,6 +55,7 @@ def why_not_started(client: Client, name: str, entry: Any, content: Mapping[str,
         name: The entry's name.
         entry: The entry.
         content: The client's file.
+        tools: The bridge's tools that run code. One of them is enough.
     """
     try:
         found = shape(client.name, entry, EntryContext(name, content, os.environ))
@@ -61,10 +64,19 @@ def why_not_started(client: Client, name: str, entry: Any, content: Mapping[str,
     if found.entry.get("disabled") is True:
         listed = client.name == "gemini" and isinstance(content.get("mcp"), dict)
         return f"{name!r} is disabled in it{' (see mcp.allowed and mcp.excluded)' if listed else ''}"
-    if not lets_through(shaped(decode(name, found.entry, "", "config"), found), TOOL):
-        return f"{name!r} may not show its tool {TOOL}"
-    if any(rule.effect == "deny" and rule.tool in {"*", TOOL} for rule in permissions(client, name, entry, content)):
-        return f"{client.title}'s permissions deny {name!r} its tool {TOOL}"
+    called = " or ".join(tools)
+    if client.name == "opencode":
+        shown = [tool for tool in tools if opencode_said(name, tool, content.get("tools")) is not False]
+        permitted = [tool for tool in shown if opencode_said(name, tool, content.get("permission")) != "deny"]
+    else:
+        spec = shaped(decode(name, found.entry, "", "config"), found)
+        shown = [tool for tool in tools if lets_through(spec, tool)]
+        denied = {rule.tool for rule in permissions(client, name, entry, content) if rule.effect == "deny"}
+        permitted = [tool for tool in shown if not denied & {"*", tool}]
+    if not shown:
+        return f"{name!r} may not show its tool {called}"
+    if not permitted:
+        return f"{client.title}'s permissions deny {name!r} its tool {' or '.join(shown)}"
     return None
 
 
@@ -76,11 +88,11 @@ def permissions(client: Client, name: str, entry: Any, content: Mapping[str, Any
         case "claude-code":
             found = _claude_code(name)
         case "opencode":
-            table = content.get("permission")
+            effects = {"ask": "approve", "deny": "deny"}
             found = (
-                Permission(pattern, effect)
-                for said, effect in (("ask", "approve"), ("deny", "deny"))
-                for pattern in opencode_patterns(name, table, value=said)
+                Permission(pattern, effects[said])
+                for pattern, said in opencode_rules(name, content.get("permission"))
+                if said in effects
             )
         case _:
             return []

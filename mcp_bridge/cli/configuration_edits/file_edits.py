@@ -48,8 +48,9 @@ _VARIABLE = re.compile(
     r"(?:(?:Bearer|Basic|token) )?"
     r"(?:\$\{(?:env:|input:)?[\w-]+(?::-(?:\$\w+)?)?\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
 )
-# What precedes the host of an address, and what follows its path: neither is shown where servers are listed.
-_ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*:(?=//)(//[^/?#\s]+@)?|^\$)[^?#\s]*([?#]\S+)?", re.IGNORECASE)
+# What precedes the host of an address, and what follows its path: neither is shown where servers are listed. A password
+# may hold what ends a host. It begins at the colon: a search for schemes would look often at each letter.
+_ADDRESS = re.compile(r"""(?::(?=//)(//(?:[^\s"']+|[^/?#\s]+)@)?|^\$)[^?#\s]*([?#]\S+)?""")
 _SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
 
 
@@ -194,7 +195,7 @@ class ConfigurationFile:
             BridgeError: As `write`.
         """
         self._refuse_read_only()
-        self._refuse_change()
+        self.refuse_change()
         try:
             self.target.unlink()
         except OSError as exc:
@@ -215,7 +216,7 @@ class ConfigurationFile:
                 file.write(self.new)
                 file.flush()
                 os.fsync(file.fileno())
-            self._refuse_change()
+            self.refuse_change()
             temporary.replace(self.target)
             sync_directory(self.target.parent)
         finally:
@@ -232,8 +233,12 @@ class ConfigurationFile:
         if not may_be_written:
             raise _bad(self.path, "it is read-only")
 
-    def _refuse_change(self) -> None:
-        """Clients write these files, too. What one has written since must not be lost."""
+    def refuse_change(self) -> None:
+        """Clients write these files, too. What one has written since must not be lost.
+
+        Raises:
+            BridgeError: `client_file_changed`.
+        """
         try:
             now: bytes | None = read_regular(self.target, client_file_reading.MAX_USER_BYTES)
         except FileNotFoundError:

@@ -100,7 +100,9 @@ class Installations:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Make the directories, and wait for other commands that change our configuration without a question.
+        """Make the directories, and wait for other commands that change our configuration, or a client's.
+
+        It isn't held while a person is asked.
 
         Raises:
             BridgeError: As `prepare`.
@@ -136,32 +138,48 @@ class Installations:
             hint = "Remove it; the client's servers that were moved are in the bridge's configuration."
             raise BridgeError("state_unusable", f"{path} is damaged.", hint=hint, file=str(path)) from None
 
-    def others(self, file: Path, config: Path) -> list[Installation]:
+    def others(self, file: Path, config: Path, notes: list[str]) -> list[Installation]:
         """The records of other files whose servers are in the same configuration of ours.
 
+        Args:
+            file: The file.
+            config: Our configuration.
+            notes: As `all`.
+
         Raises:
-            BridgeError: As `load`.
+            BridgeError: As `all`.
         """
         return [
             record
-            for record in self.all()
+            for record in self.all(notes)
             if Path(record.file) != file
             and record.config is not None
             and Path(record.config).resolve() == config.resolve()
         ]
 
-    def all(self) -> list[Installation]:
-        """All records.
+    def all(self, notes: list[str]) -> list[Installation]:
+        """All records that can be read.
+
+        Args:
+            notes: Gets a line for each that can't: it stops nobody from taking back another.
 
         Raises:
-            BridgeError: As `load`.
+            BridgeError: `state_unusable`: the directory can't be read.
         """
         try:
             paths = sorted(self.directory.glob("*.json"))
         except OSError as exc:
             where = self.directory
             raise BridgeError("state_unusable", f"{where} can't be read: {why(exc)}.", file=str(where)) from None
-        return [record for path in paths if (record := self._read(path)) is not None]
+        records = []
+        for path in paths:
+            try:
+                record = self._read(path)
+            except BridgeError as exc:
+                notes.append(f"{exc.message} Which servers its client relies on isn't known.")
+            else:
+                records += [record] if record is not None else []
+        return records
 
     def save(self, record: Installation) -> None:
         """Keep a record.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,16 @@ def import_(
             `ConfigurationFile.write`.
     """
     client = program_of(client_name)
-    file = ConfigurationFile(config or settings.user_file(), "toml")
+    with ExitStack() as held:
+        if yes:
+            held.enter_context(Installations(loaded.settings.state_dir).turn())
+        return _imported(loaded, ConfigurationFile(config or settings.user_file(), "toml"), client, names, yes=yes)
+
+
+def _imported(
+    loaded: settings.Loaded, file: ConfigurationFile, client: Client, names: Sequence[str], *, yes: bool
+) -> int:
+    """As `import_`, into a configuration. With `yes` the turn is taken, else it is once a person has said so."""
     theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
     entries, only_for, notes = _entries_of(client, theirs, configuration_loading.own_address(loaded.settings), names)
     if missing := [name for name in names if name not in entries]:
@@ -133,7 +143,8 @@ def import_(
         return exit_statuses.REFUSED
     # What only the user could read in the client's file stays so.
     mode = theirs.target.stat().st_mode & 0o777 if file.old is not None else 0o600
-    return _written(loaded, file, mode=mode, shown=True)
+    with nullcontext() if yes else Installations(loaded.settings.state_dir).turn():
+        return _written(loaded, file, mode=mode, shown=True)
 
 
 def _entries_of(

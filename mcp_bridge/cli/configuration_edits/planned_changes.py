@@ -24,11 +24,13 @@ from mcp_bridge.cli.configuration_edits.take_over import (
 )
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.server import tool_description
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
-    from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Request:
 
 
 def planned(
-    client: Client, file: ConfigurationFile, kept: Installation | None, request: Request, address: OwnAddress
+    client: Client, file: ConfigurationFile, kept: Installation | None, request: Request, configured: settings.Settings
 ) -> Change:
     """The changes of the client's file and of our configuration.
 
@@ -67,13 +69,14 @@ def planned(
         file: Its file, as it is; it gets the changes.
         kept: What an earlier installation has recorded, or None.
         request: What is asked for.
-        address: Where this bridge serves over HTTP, if it does.
+        configured: The bridge's settings.
 
     Raises:
         BridgeError: `bad_argument`: the name is bad; `server_exists`; `bad_client_config`: the client wouldn't start
             the bridge; as `move_servers`.
     """
     refuse_bad_name(request.name)
+    address = configuration_loading.own_address(configured)
     servers = servers_path(client, file)
     entries = entries_at(file, servers)
     present = [name for name, entry in entries.items() if is_the_bridge(entry, address, os.environ)]
@@ -109,7 +112,7 @@ def planned(
         # It was upgraded or moved. What else its entry has is the user's.
         file.set((*servers, started[0]), entries[started[0]] | entry)
     if only is None:
-        _refuse_if_not_used(client, file, present or [request.name])
+        _refuse_if_not_used(client, file, present or [request.name], tool_description.names(configured))
     change.notes += [
         f"{name!r} stays with {client.title}: it is another bridge, with a token for {client.title}."
         for name in entries
@@ -129,14 +132,14 @@ def planned(
     return change
 
 
-def _refuse_if_not_used(client: Client, file: ConfigurationFile, names: list[str]) -> None:
-    """Refuse to rely on entries of the bridge that the client doesn't start, or whose tool it doesn't show.
+def _refuse_if_not_used(client: Client, file: ConfigurationFile, names: list[str], tools: Collection[str]) -> None:
+    """Refuse to rely on entries of the bridge that the client doesn't start, or of whose tools it shows none.
 
     Raises:
         BridgeError: `bad_client_config`.
     """
     entries = entries_at(file, servers_path(client, file))
-    reasons = [why_not_started(client, name, entries.get(name), file.content) for name in names]
+    reasons = [why_not_started(client, name, entries.get(name), file.content, tools) for name in names]
     if None not in reasons:
         raise BridgeError(
             "bad_client_config",

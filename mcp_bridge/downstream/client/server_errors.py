@@ -21,6 +21,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection_interface import ServerConnection
     from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
@@ -366,6 +368,7 @@ async def call_failure(
     """The error for a call that raised an exception."""
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+    from pydantic import ValidationError  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)
@@ -390,22 +393,18 @@ async def call_failure(
             return death(spec, connection, tool)
         code: Code = "bad_arguments" if cause.code == INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
-    if type(cause).__name__ == "ValidationError":
+    if isinstance(cause, ValidationError):
         message = f"{what} answered something that is not a tool result. The call may have happened."
         return error(spec, "bad_result", message, tool=tool.name, reason=_invalid_part(cause))
     code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
 
 
-def _invalid_part(cause: Exception) -> str:
-    """Which part of an answer isn't as the protocol has it, without the answer's own content."""
-    # The SDK is loaded already: a connection exists.
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    assert isinstance(cause, ValidationError)  # noqa: S101 - by its name
+def _invalid_part(cause: ValidationError) -> str:
+    """Which part of an answer isn't as the protocol has it, and by which rule. A sentence would quote the answer."""
     first = cause.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}"[:_REASON]
+    return f"{where}: {first['type']}"[:_REASON]
 
 
 def _replaced(spec: ServerSpec, tool: ToolInfo, data: object, limit: int) -> BridgeError | None:

@@ -231,27 +231,70 @@ def _opencode(entry: Entry, context: EntryContext) -> Shape:
         start, call = _seconds(timeout, "startup", scale=1000), _seconds(timeout, "request", scale=1000)
     else:
         start = call = _seconds(entry, "timeout", scale=1000)
-    switched_off = opencode_patterns(context.name, context.settings.get("tools"), value=False)
-    return Shape(flat, call, start, exclude_tools=switched_off)
+    included, excluded = _opencode_filter(context.name, context.settings.get("tools"))
+    return Shape(flat, call, start, included, excluded)
 
 
-def opencode_patterns(name: str, table: Any, *, value: Any) -> tuple[str, ...]:
-    """The patterns of a server's tools that have a value in a table of opencode's.
+def opencode_said(name: str, tool: str, table: Any) -> Any:
+    """What a table of opencode's (`tools`, `permission`) says of one tool of a server's; None if it says nothing."""
+    rules = opencode_rules(name, table)
+    return next((said for pattern, said in reversed(rules) if is_covered(tool, pattern)), None)
 
-    Of `tools`, what is switched off: `"github_*": false`, `"github_delete_repo": false`.
+
+def opencode_rules(name: str, table: Any) -> list[tuple[str, Any]]:
+    """What a table of opencode's says of a server's tools: patterns of their names, of which the last that fits counts.
+
+    A pattern without a star comes after all that have one, wherever it is written. Left out is a pattern that says
+    nothing, as a later one that is as wide says something else.
     """
     prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", name) + "_"
-    patterns = []
-    for pattern, said in table.items() if isinstance(table, dict) else ():
-        if type(said) is not type(value) or said != value:
-            continue
-        head = pattern.partition("*")[0]
-        if pattern.startswith(prefix):
-            patterns.append(pattern.removeprefix(prefix))
-        elif head != pattern and fnmatchcase(prefix, f"{head}*"):
-            # The star stands for a part of the prefix already: `*` or `git*`.
-            patterns.append("*" if pattern.endswith("*") else f"*{pattern.rpartition('*')[2]}")
-    return tuple(patterns)
+    if isinstance(table, str):
+        table = {"*": table}
+    rules: list[tuple[str, Any]] = []
+    for pattern, said in sorted(table.items() if isinstance(table, dict) else (), key=lambda rule: "*" not in rule[0]):
+        # Of what a call is about, a server's call has no more than "*".
+        value = said.get("*") if isinstance(said, dict) else said
+        if isinstance(value, (str, bool)):
+            rules += [(rest, value) for rest in _behind(prefix, pattern)]
+    return [
+        (pattern, said)
+        for place, (pattern, said) in enumerate(rules)
+        if not any(said != other and is_covered(pattern, wider) for wider, other in rules[place + 1 :])
+    ]
+
+
+def is_covered(pattern: str, wider: str) -> bool:
+    """Whether one of opencode's patterns, or a name, fits nothing that the other doesn't fit."""
+    return fnmatchcase(pattern, wider.replace("[", "[[]").replace("?", "[!*]"))
+
+
+def _behind(prefix: str, pattern: str) -> list[str]:
+    """The patterns of what follows a prefix in the names that a pattern fits."""
+    places = {0}
+    for letter in prefix:
+        # A star may end here.
+        for place in sorted(places):
+            after = place
+            while pattern[after : after + 1] == "*":
+                after += 1
+                places.add(after)
+        fitting = {place for place in places if pattern[place : place + 1] in {letter, "*", "?"}}
+        places = {place if pattern[place] == "*" else place + 1 for place in fitting}
+    return [pattern[place:] for place in sorted(places) if place < len(pattern)]
+
+
+def _opencode_filter(name: str, table: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The patterns of the only tools that there are, or None for all, and of those that there aren't.
+
+    What a narrower pattern switches on again can be told of a whole server alone: `"gh_*": false, "gh_get": true`.
+    """
+    rules = [rule for rule in opencode_rules(name, table) if isinstance(rule[1], bool)]
+    # From the last one that switches off the whole server.
+    start = max((place for place, rule in enumerate(rules) if rule == ("*", False)), default=len(rules))
+    switched_on = [pattern for pattern, is_on in rules[start:] if is_on]
+    switched_off = [pattern for pattern, is_on in (rules[start + 1 :] if switched_on else rules) if not is_on]
+    shell = [[pattern.replace("[", "[[]") for pattern in patterns] for patterns in (switched_on, switched_off)]
+    return tuple(shell[0]) or None, tuple(shell[1])
 
 
 def _codex(entry: Entry, context: EntryContext) -> Shape:

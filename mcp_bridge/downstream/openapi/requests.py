@@ -275,6 +275,8 @@ def _path_value(parameter: ParameterPlan, value: Any) -> str:
     key = _encoded(parameter.name)
     match parameter.style:
         case "label":
+            if not isinstance(value, (list, dict)):
+                return f".{items[0]}"
             return "." + _joined(name, items, "." if parameter.explode else ",")
         case "matrix":
             if parameter.explode and isinstance(value, list):
@@ -379,7 +381,10 @@ def _header(parameter: ParameterPlan, value: Any) -> str:
         text = _joined(name, (_text(name, each) for each in value), ",")
     elif isinstance(value, dict):
         members = _members(name, value)
-        pairs = [_joined(name, pair, "=") for pair in members] if parameter.explode else itertools.chain(*members)
+        if parameter.explode:
+            # A value may hold what ends a name: the first does.
+            members = [(_joined(name, [key, ""], "="), each) for key, each in members]
+        pairs = (f"{key}{each}" for key, each in members) if parameter.explode else itertools.chain(*members)
         text = _joined(name, pairs, ",")
     else:
         text = _text(name, value)

@@ -125,6 +125,7 @@ class MessageReader(ABC):
         self._tokens = float(_NOTIFICATION_BURST)
         self._looked = anyio.current_time()
         self._has_logged_malformed = False
+        self._has_logged_encoding = False
 
     def __aiter__(self) -> Self:
         return self
@@ -178,7 +179,12 @@ class MessageReader(ABC):
             except ValueError:
                 mended = await off_loop(line, _as_utf8, line)
                 if mended != line:
-                    self._transport.log.add(b"(stdout, not UTF-8) " + mended[:_LOGGED_BYTES] + b"\n")
+                    if not self._has_logged_encoding:
+                        # Once and without the answer, which may hold what no log may, and is read.
+                        self._has_logged_encoding = True
+                        self._transport.log.add(
+                            b"(stdout has bytes that are not UTF-8: they are read as \xef\xbf\xbd)\n"
+                        )
                     return await self._decode_line(mended)
             else:
                 return await self._pass_on(message, line, over)
