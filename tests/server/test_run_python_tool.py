@@ -273,8 +273,12 @@ async def test_an_image_shown_is_an_image_block_and_an_artifact_is_a_resource(co
         assert "path" not in row, "the client may be on another machine"
     read = await client.read_resource(row["uri"])
     assert base64.b64decode(read.contents[0].blob) == content
-    for uri in ("artifact://0000000000000000/x", "artifact://../../etc/passwd", "file:///etc/passwd"):
-        with pytest.raises(MCPError, match="no artifact"):
+    for uri, said in (
+        ("artifact://0000000000000000/x", "no artifact"),
+        ("artifact://../../etc/passwd", "no artifact"),
+        ("file:///etc/passwd", "no resource"),
+    ):
+        with pytest.raises(MCPError, match=said):
             await client.read_resource(uri)
 
 

@@ -179,7 +179,7 @@ async def test_the_value_of_a_dry_cell_may_be_a_result_that_is_not_there(either)
 @pytest.mark.parametrize(
     ("code", "notices"),
     [
-        ("let n = 1; try { if (n === 1) null.x } catch (error) { console.error(error) }", True),
+        ("let n = 1; try { if (n === 1) null.x } catch (error) { console.log(error) }", True),
         ("const rows = [{}]; let at = 0; rows[at].name()", True),
         # What a dry run puts in the place of Node's own is there from the first cell on that looks at values.
         ("console.log(String([].filter))", False),

@@ -105,6 +105,7 @@ def test_a_task_that_asks_on_keeps_the_sandbox_until_the_bound_on_the_run(hosts,
     assert (record["status"], record["error"]["code"]) == ("suspended", "still_waiting"), record
     assert "The run took 8 s" in record["error"]["message"]
     assert len(hosts.done) >= 4
+    hosts.settings |= {"timeout": 100, "wall_timeout": 200}
     record = goes_on(hosts, record, code)
     assert (record["status"], record["stdout"]) == ("success", "7\n"), record
 

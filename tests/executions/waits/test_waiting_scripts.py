@@ -97,11 +97,11 @@ def test_a_host_that_dies_around_a_wait_repeats_nothing(either, die):
     hosts = either
     code = {
         "python": (
-            "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 0.3)\n"
+            "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 1.5)\n"
             "print(await local.again(text='b'))"
         ),
         "javascript": (
-            "console.log(await local.once({text: 'a'}));\nawait runtime.sleep_until(Date.now() + 300);\n"
+            "console.log(await local.once({text: 'a'}));\nawait runtime.sleep_until(Date.now() + 1500);\n"
             "console.log(await local.again({text: 'b'}));"
         ),
     }
@@ -210,11 +210,11 @@ def test_of_several_waits_the_earliest_goes_on_and_the_rest_wait_on(either):
         "python": "import time\nasync def one(name, seconds):\n    await runtime.sleep_until(time.time() + seconds)\n"
         "    print(await local.once(text=name))\n"
         "async def other():\n    print(await runtime.wait_event('go'))\n"
-        "await asyncio.gather(one('a', 4), one('b', 1.5), other())\nprint('end')",
+        "await asyncio.gather(one('a', 8), one('b', 1.5), other())\nprint('end')",
         "javascript": "const one = async (text, ms) => {\n  await runtime.sleep_until(Date.now() + ms);\n"
         "  console.log(await local.once({ text }));\n};\n"
         "const other = async () => console.log(await runtime.wait_event('go'));\n"
-        "await Promise.all([one('a', 4000), one('b', 1500), other()]);\nconsole.log('end');",
+        "await Promise.all([one('a', 8000), one('b', 1500), other()]);\nconsole.log('end');",
     }
     record = hosts.run(code, quick=True)
     assert [row["kind"] for row in record["waiting"]] == ["wait", "wait", "event"]
