@@ -257,15 +257,16 @@ async def shows_end_figures_and_tables_are_true(bridge):
     assert bounded[5008:] == [
         "    n",
         *(f"{n}   {n}" for n in range(10)),
-        *bounded[5019:5058],
+        *bounded[5019:5059],
         "99  99",
         "[100 rows, 1 columns]",
     ]
     assert text[:begin] + text[end:] == TABLES_SHOWN
-    # As pandas shows what has no text.
-    cell = "class Cell:\n    def __str__(self): raise ValueError\n    __repr__ = lambda self: 'a cell'\n"
-    record = await bridge.run(f"import pandas as pd\n{cell}pd.DataFrame({{'x': [Cell()]}})")
-    assert (record.status, record.value) == ("success", "a cell"), record.error
+    # A class and a format that make no text.
+    cell = "class Cell:\n    def __str__(self): raise ValueError\n    __repr__ = __str__\n"
+    odd = "pd.set_option('display.float_format', lambda value: 1 / 0)\npd.DataFrame({'x': [Cell()], 'y': [1.5]})"
+    record = await bridge.run(f"import pandas as pd\n{cell}{odd}")
+    assert (record.status, record.value) == ("success", "   x       y\n0  <Cell>  1.5"), record.error
     await shows_are_left_open(bridge)
 
 

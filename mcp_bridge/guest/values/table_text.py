@@ -149,11 +149,19 @@ def _column(values: list[Any], form: Form) -> list[str]:
     texts = []
     for value in values:
         if isinstance(value, float):
-            text = "NaN" if isnan(value) else str(number(float(value)))
+            text = "NaN" if isnan(value) else _text(float(value), number)
         else:
-            text = str(value)[:DATE_CHARS] if is_dates else str(value)
+            text = _text(value)[:DATE_CHARS] if is_dates else _text(value)
         texts.append(_cut(text, form))
     return texts
+
+
+def _text(value: Any, make: Callable[[Any], Any] = str) -> str:
+    """A value's text; its type's name where the script's own class or format makes none."""
+    try:
+        return str(make(value))
+    except Exception:  # noqa: BLE001  (no table is left out for that)
+        return repr(value) if isinstance(value, float) else f"<{type(value).__name__}>"
 
 
 def _number(values: list[float]) -> Callable[[float], str]:
