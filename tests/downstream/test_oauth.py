@@ -5,7 +5,7 @@ import json
 import stat
 import sys
 import types
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -406,9 +406,9 @@ async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(
     auth = open_auth(spec, access(state), TLS)
     begun, refresh = anyio.Event(), token_renewal.LoginTokens._refresh
 
-    async def noted(self, login):
+    async def noted(self, *arguments):
         begun.set()
-        return await refresh(self, login)
+        return await refresh(self, *arguments)
 
     monkeypatch.setattr(token_renewal.LoginTokens, "_refresh", noted)
     async with anyio.create_task_group() as tasks:
@@ -460,7 +460,30 @@ async def test_a_refused_login_that_cant_be_renewed_counts_as_ended_though_its_t
             await flow.__anext__()
             await flow.asend(httpx2.Response(401))
         assert caught.value.code == "login_needed"
-    assert login_state(spec, await read_login(login_store(state), spec)) == "ended"
+    told = "ended" if how == "ended" else "refused when last used"
+    assert login_state(spec, await read_login(login_store(state), spec)) == told
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+async def test_a_login_that_cant_be_renewed_is_tried_again_after_a_refusal(
+    authorization_server, protected_server, state, monkeypatch, is_locked
+):
+    """A server may refuse a good token once: while it starts, or behind a proxy that fails."""
+    spec = server_spec(protected_server)
+    login = await logged_in(spec, state)
+    tokens = login.tokens.model_copy(update={"refresh_token": None})
+    await keep_login(login_store(state), spec, login.model_copy(update={"tokens": tokens}))
+    monkeypatch.setattr(secret_stores, "LOCK_SECONDS", 0.05)
+    with locked(state / f".{LOGINS_FILE_NAME}.lock") if is_locked else nullcontext():
+        flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("GET", spec.url))
+        with pytest.raises(BridgeError, match="refuses the token of the last one") as caught:
+            await flow.__anext__()
+            await flow.asend(httpx2.Response(401))
+        assert caught.value.code == "login_needed"
+    told = "logged in" if is_locked else "refused when last used"
+    assert login_state(spec, await read_login(login_store(state), spec)) == told
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+    assert login_state(spec, await read_login(login_store(state), spec)) == "logged in"
 
 
 async def test_a_server_that_wants_more_rights_is_told_by_their_names(authorization_server, protected_server, state):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 64 << 10
 
+_REFUSED = "refused when last used"
+
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `mcp-bridge servers list` shows it.")]
 
 
@@ -141,7 +143,7 @@ def status(
         else:
             cells = [(row["name"], row["state"], row["issuer"] or "", row["url"] or "") for row in rows]
             showing.table(("server", "login", "at", "address"), cells)
-        missing = name is not None and rows[0]["state"] in {"none", "ended"}
+        missing = name is not None and rows[0]["state"] in {"none", "ended", _REFUSED}
         return exit_statuses.FAILED if missing else exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -180,7 +182,9 @@ def _state(spec: ServerSpec, made: Login | None) -> str:
         return "by itself"
     if made is None:
         return "none"
-    return "logged in" if made.is_usable() or made.can_refresh else "ended"
+    if not (made.is_usable() or made.can_refresh):
+        return "ended"
+    return _REFUSED if made.refused else "logged in"
 
 
 def _opened(

@@ -238,7 +238,7 @@ def _opencode(entry: Entry, context: EntryContext) -> Shape:
 def opencode_said(name: str, tool: str, table: Any) -> Any:
     """What a table of opencode's (`tools`, `permission`) says of one tool of a server's; None if it says nothing."""
     rules = opencode_rules(name, table)
-    return next((said for pattern, said in reversed(rules) if is_covered(tool, pattern)), None)
+    return next((said for pattern, said in reversed(rules) if _is_covered(tool, pattern)), None)
 
 
 def opencode_rules(name: str, table: Any) -> list[tuple[str, Any]]:
@@ -259,11 +259,11 @@ def opencode_rules(name: str, table: Any) -> list[tuple[str, Any]]:
     return [
         (pattern, said)
         for place, (pattern, said) in enumerate(rules)
-        if not any(said != other and is_covered(pattern, wider) for wider, other in rules[place + 1 :])
+        if not any(said != other and _is_covered(pattern, wider) for wider, other in rules[place + 1 :])
     ]
 
 
-def is_covered(pattern: str, wider: str) -> bool:
+def _is_covered(pattern: str, wider: str) -> bool:
     """Whether one of opencode's patterns, or a name, fits nothing that the other doesn't fit."""
     return fnmatchcase(pattern, wider.replace("[", "[[]").replace("?", "[!*]"))
 

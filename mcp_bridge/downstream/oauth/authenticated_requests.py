@@ -56,6 +56,8 @@ class BearerAuth(httpx2.Auth):
             answer = yield request
             if answer.status_code == httpx2.codes.UNAUTHORIZED:
                 raise self._tokens.refused()
+        elif token is not None and not answer.is_server_error:
+            await self._tokens.accepted(token)
         if (
             answer.status_code == httpx2.codes.FORBIDDEN
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"

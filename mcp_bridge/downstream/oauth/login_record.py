@@ -36,6 +36,8 @@ class Login(BaseModel):
         made_at: When the access token was made (Unix time in seconds).
         rotates: Whether each refresh token can be used once.
         refresh_sent: Whether the refresh token was sent, and no answer has come.
+        refused: Whether the server has refused the access token when it was last used, though its time isn't over, and
+            there is no other. It may have been a failure that passes: the token is tried again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +52,8 @@ class Login(BaseModel):
     made_at: float
     rotates: bool
     refresh_sent: bool = False
+    # None isn't written: earlier versions read no record that has it.
+    refused: Literal[True] | None = None
 
     @property
     def issuer(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx2
@@ -81,6 +82,9 @@ class TokenSource(Protocol):
         Raises:
             BridgeError: `login_needed`, `login_unavailable`.
         """
+
+    async def accepted(self, token: str) -> None:
+        """Note that the server has taken a token."""
 
     def refused(self, *, wanted: str | None = None) -> BridgeError:
         """The error for a server that refuses what it has asked for, with what helps.
@@ -173,6 +177,18 @@ class LoginTokens:
             raise self.refused()
         return await self._shared.outcome(lambda: self._renew(refused))
 
+    async def accepted(self, token: str) -> None:
+        """As `TokenSource`: one that was refused before isn't any more."""
+        if self._login is None or not self._login.refused or self._login.tokens.access_token != token:
+            return
+        # What can't be kept isn't tried with each request.
+        self._login = self._login.model_copy(update={"refused": None})
+        with suppress(BridgeError):
+            async with self._store.lock(self._spec):
+                login = await self._read()
+                if login is not None and login.refused and login.tokens.access_token == token:
+                    await self._keep(login.model_copy(update={"refused": None}))
+
     def refused(self, *, wanted: str | None = None) -> BridgeError:
         """As `TokenSource`: a person logs in anew."""
         if wanted is not None:
@@ -206,27 +222,30 @@ class LoginTokens:
                 if login.tokens.access_token != refused and login.is_usable(early=True):
                     return login.tokens.access_token
                 if not login.can_refresh:
-                    await self._note_ended(refused)
-                    return login_needed(self._spec.name, _ended(login))
+                    is_refused = await self._note_refused(refused)
+                    return login_needed(self._spec.name, _ended(login, is_refused=is_refused))
                 until, why = self._pause
                 if time.monotonic() < until:
                     return login_unavailable(self._spec.name, why)
-                outcome = await self._refresh(login)
+                outcome = await self._refresh(login, refused)
                 if isinstance(outcome, BridgeError) and outcome.code == "login_needed":
-                    await self._note_ended(refused)
+                    await self._note_refused(refused)
                 return outcome
         except BridgeError as error:
             return error
         except Exception as error:  # noqa: BLE001  (nobody may be there to see it; its text may have a token in it)
             return login_unavailable(self._spec.name, f"the exchange failed ({type(error).__name__})")
 
-    async def _note_ended(self, refused: str | None) -> None:
-        """Note that a login whose token the server has refused is over, though its time isn't: as a token of 0 s."""
+    async def _note_refused(self, refused: str | None) -> bool:
+        """Note that the server has refused the last token before its time is over; whether it has."""
         login = self._login
-        if login is not None and login.tokens.access_token == refused and login.is_usable():
-            await self._keep(login.model_copy(update={"tokens": login.tokens.model_copy(update={"expires_in": 0})}))
+        if login is None or login.tokens.access_token != refused or not login.is_usable():
+            return False
+        if not login.refused:
+            await self._keep_if_possible(login.model_copy(update={"refused": True}))
+        return True
 
-    async def _refresh(self, login: Login) -> str | BridgeError:
+    async def _refresh(self, login: Login, refused: str | None) -> str | BridgeError:
         """Send the refresh token. The login's lock is held."""
         provider = RefreshProvider(login, self._secret)
         request = await provider.request()
@@ -250,7 +269,11 @@ class LoginTokens:
         if answer.status_code in _PASSING or httpx2.codes.is_server_error(answer.status_code):
             await self._keep(login.model_copy(update={"refresh_sent": False}))
             return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=False)
-        await self._keep(login.model_copy(update={"tokens": _without_refresh(login.tokens), "refresh_sent": False}))
+        tokens = login.tokens.model_copy(update={"refresh_token": None})
+        if tokens.access_token == refused:
+            # Neither server takes what this login has: it is over, though the token's time isn't.
+            tokens = tokens.model_copy(update={"expires_in": 0})
+        await self._keep_if_possible(login.model_copy(update={"tokens": tokens, "refresh_sent": False}))
         return login_needed(
             self._spec.name,
             f"needs a new login: its authorization server has ended the last one ({code or answer.status_code})",
@@ -264,6 +287,7 @@ class LoginTokens:
                 "made_at": made_at,
                 "rotates": login.rotates or is_new,
                 "refresh_sent": False,
+                "refused": None,
             }
         )
         self._renewed_at = time.monotonic()
@@ -290,19 +314,24 @@ class LoginTokens:
         await keep_login(self._store, self._spec, login)
         self._login, self._stamp = login, self._store.stamp()
 
+    async def _keep_if_possible(self, login: Login) -> None:
+        """Keep what is known of a login whose end is told in any case."""
+        try:
+            await self._keep(login)
+        except BridgeError as error:
+            logger.warning("that the login to server %r has ended could not be kept: %s", self._spec.name, error)
+
 
 _PASSING = frozenset({408, 425, 429})
 """Statuses besides 5xx after which the same may work later (RFC 9110, section 15)."""
 
 
-def _ended(login: Login) -> str:
+def _ended(login: Login, *, is_refused: bool) -> str:
     if login.refresh_sent:
         return "needs a new login: no answer came when its tokens were last to be replaced"
+    if is_refused:
+        return "needs a new login: it refuses the token of the last one, which can't be renewed"
     return "needs a new login: the last one has expired"
-
-
-def _without_refresh(tokens: OAuthToken) -> OAuthToken:
-    return tokens.model_copy(update={"refresh_token": None})
 
 
 class MachineTokens:
@@ -338,6 +367,9 @@ class MachineTokens:
         if refused is not None and self._is_usable() and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
             raise self.refused()
         return await self._shared.outcome(lambda: self._make(challenge([answer], self._settings.scopes)))
+
+    async def accepted(self, token: str) -> None:
+        """As `TokenSource`."""
 
     def refused(self, *, wanted: str | None = None) -> BridgeError:
         """As `TokenSource`: the configuration is wrong, or the server."""
