@@ -399,7 +399,7 @@ async def test_without_systemd_its_cgroup_manager_and_journal_are_not_used(fake_
 async def test_a_runtime_directory_of_somebody_else_is_gone_round(fake_engine, monkeypatch, tmp_path: Path) -> None:
     path = fake_engine(PODMAN_INFO)
     monkeypatch.setattr(info_module.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
     info = await described(path)
     own = Path(info.choice.environment["XDG_RUNTIME_DIR"])
     assert mode(own) == 0o700
@@ -414,7 +414,7 @@ async def test_a_link_is_never_taken_for_a_runtime_directory_of_our_own(
     path = fake_engine(PODMAN_INFO)
     (tmp_path / f"mcp-bridge-run-{os.getuid()}").symlink_to(tmp_path)
     monkeypatch.setattr(info_module.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
     assert (await described(path)).choice.environment == {}
 
 
