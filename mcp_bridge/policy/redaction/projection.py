@@ -119,7 +119,10 @@ class Projector:
 
         Its projection depends on what has been given before. So it is for what is new, and not for what is compared.
         """
-        return self._project(self.output(value), self._without_given, self._without_given_number, self._shows_given)
+        shown = self.output(value)
+        if not self._references.has_given:
+            return shown
+        return self._project(shown, self._without_given, self._without_given_number, self._shows_given)
 
     @overload
     def trace(self, value: bytes) -> bytes: ...

@@ -72,6 +72,11 @@ class KnownValues:
         self._scan: tuple[int, re.Pattern[str]] | None = None
         """For how many heads the expression was made, and the expression."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to look for."""
+        return not self._shapes
+
     def add(self, reference: str, value: Scalar) -> None:
         """Look for the value behind a reference from now on."""
         for text, name in _written(reference, value):

@@ -71,6 +71,10 @@ class References(Protocol):
     def give(self, reference_id: str) -> Scalar:
         """As `resolve`, for a tool: `found` looks for the value from now on, since the tool may give it back."""
 
+    @property
+    def has_given(self) -> bool:
+        """Whether there is anything for `found` to look for."""
+
     def is_erased(self, reference_id: str) -> bool:
         """Whether the value is erased."""
 
@@ -261,6 +265,11 @@ class MemoryReferences:
             if self._values[reference_id] is not None:
                 self._known.add(reference_id, value)
         return value
+
+    @property
+    def has_given(self) -> bool:
+        """As `References.has_given`."""
+        return not self._known.is_empty
 
     def is_erased(self, reference_id: str) -> bool:
         """As `References.is_erased`."""
