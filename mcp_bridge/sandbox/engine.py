@@ -73,7 +73,8 @@ class ExitStatus:
         code: Exit status of PID 1 (128 + n for signal n), or None if the engine has lost track of the container, which
             may still be running.
         oom_killed: Whether it ended by a SIGKILL that we did not send, and the engine reports that it was out of
-            memory.
+            memory. Docker's daemon may not: it drops what it hears of the memory after the end. (Process 1 counts what
+            the kernel kills beside it, and says so itself.)
         oom_kills: How many of its processes the kernel killed for memory, at any time; None if the engine doesn't count
             them.
         lost: With `code` None: what has ended, so that the engine has lost track; empty if it isn't known.

@@ -499,6 +499,10 @@ async def test_taking_more_memory_than_allowed_ends_in_the_way_the_host_can_enfo
     ended = await runner.run(source, limits=Limits(memory=48 * 1024 * 1024))
     if runner.engine.choice.enforced.memory:
         assert ended.status.code == 137
+        if runner.engine.name == "docker" and not ended.status.oom_killed:
+            # Of about one in fifty, on a busy machine, Docker's daemon hears the end before the memory, and drops what
+            # it hears of a container that is removed.
+            ended = await runner.run(source, limits=Limits(memory=48 * 1024 * 1024))
         assert ended.status.oom_killed
     else:
         assert ended.status.code == 1
