@@ -65,7 +65,7 @@ HomePath = Annotated[Path, AfterValidator(expanded_home)]
 class ConfiguredTable(BaseModel):
     """A table of the configuration. A flag is no number in it, and an empty text stands for nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -24,15 +24,17 @@ def main() -> None:
             sys.exit(exit_statuses.print_error(gone, exit_statuses.USAGE))
         # A client can't change it, and would see its connection closed.
         os.chdir("/")
+    # Garbage collections would scan what is imported again and again, and find nothing.
+    gc.disable()
     if arguments in ([], ["serve"]):
         # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
-        # Garbage collections would scan what is imported again and again, and find nothing. `server.process_memory`
-        # enables them before anything is served.
-        gc.disable()
+        # `server.process_memory` enables collections before anything is served.
         from mcp_bridge.cli.commands.serve import serve
 
         sys.exit(serve(None, bare=not arguments))
     from mcp_bridge.cli.app import app
 
+    gc.freeze()
+    gc.enable()
     process_start.raise_at_sigint()
     app()

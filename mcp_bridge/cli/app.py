@@ -12,19 +12,7 @@ import typer
 
 from mcp_bridge import __version__
 from mcp_bridge.cli.command_runner import finish
-from mcp_bridge.cli.commands import logins  # noqa: F401  (commands of `servers`)
-from mcp_bridge.cli.commands.approvals import approvals
-from mcp_bridge.cli.commands.audit import audit
 from mcp_bridge.cli.commands.backups import backup, backup_key, restore
-from mcp_bridge.cli.commands.events import events
-from mcp_bridge.cli.commands.executions import executions
-from mcp_bridge.cli.commands.images import images
-from mcp_bridge.cli.commands.policy import policy
-from mcp_bridge.cli.commands.principals import principals
-from mcp_bridge.cli.commands.programs import programs
-from mcp_bridge.cli.commands.secrets import secrets
-from mcp_bridge.cli.commands.servers import servers
-from mcp_bridge.cli.commands.sessions import sessions
 from mcp_bridge.cli.options import Config, Json, Program  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
 from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads the annotations)
@@ -40,20 +28,6 @@ app = typer.Typer(
     epilog="Exit status: of run the script's own; of programs 0 success, 1 failed; of both 5 suspended. For all: "
     "1 a failure; 2 usage; 3 no working sandbox, or ledger; 4 refused; 124 time-out; 130 interrupted.",
 )
-for name, group in (
-    ("program", programs),
-    ("execution", executions),
-    ("session", sessions),
-    ("event", events),
-    ("approvals", approvals),
-    ("audit", audit),
-    ("policy", policy),
-    ("secret", secrets),
-    ("principal", principals),
-    ("servers", servers),
-    ("image", images),
-):
-    app.add_typer(group, name=name)
 
 
 def _version(asked: bool) -> None:

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import exit_statuses
+from mcp_bridge.cli.commands import LazyCommands
 from mcp_bridge.cli.streams import discard_output
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import spelled_like
@@ -67,6 +68,10 @@ _FEW = 3
 
 class Commands(TyperGroup):
     """The root command group, which prints usage errors as `mcp-bridge: usage: what is wrong. What to write`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LazyCommands(self.commands)
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Parse the arguments, run the command, and exit with its status."""
