@@ -97,6 +97,19 @@ def test_nothing_is_kept_of_when_a_removed_image_of_packages_was_used(machine):
     assert [file.name for file in (machine / "state/packages/images").iterdir()] == ["b" * 64]
 
 
+def test_uninstall_names_what_the_keyring_may_have(machine):
+    (machine / "config/mcp-bridge").mkdir(parents=True)
+    (machine / "config/mcp-bridge/config.toml").write_text(
+        'logins = "keyring"\n[ledger]\nmaster_key = "keyring"\n'
+        '[secrets.STRIPE]\nkeyring = true\ntools = ["shop.*"]\n[secrets.OTHER]\nfile = true\ntools = ["shop.*"]\n'
+    )
+    said = run("uninstall", "--state", "--yes")
+    assert "`mcp-bridge secret remove STRIPE`" in said
+    assert "OTHER" not in said
+    assert "left: logins to servers in the system's keyring" in said
+    assert "left: 'ledger master key' of 'mcp-bridge' in the system's keyring" in said
+
+
 def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     state = machine / "state"
     run("execution", "list")

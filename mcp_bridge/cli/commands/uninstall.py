@@ -19,6 +19,7 @@ from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, rem
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import KEYRING_NAME, KEYRING_SERVICE
 from mcp_bridge.settings import user_file
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
         yield f"left: the images of {name}, if it has any: it doesn't answer. `mcp-bridge doctor` says why."
     if found.state and not state:
         yield f"left: {directory}, the record with its keys. `mcp-bridge uninstall --state` removes it, too."
+    yield from _in_keyring(loaded)
     for path in found.strange:
         yield f"left: {path}, which no bridge has made."
     for file in dict.fromkeys((user_file(), *(layer.file for layer in loaded.layers if layer.file))):
@@ -219,6 +221,20 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
                 f"{removes or ' Of another client, remove it by hand.'}"
             )
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
+
+
+def _in_keyring(loaded: Loaded) -> Iterator[str]:
+    """What may be in the system's keyring, which can't be asked for all that it has of ours."""
+    tables = [table for layer in loaded.layers for table in layer.tables.get("secrets", {}).items()]
+    for name in dict.fromkeys(name for name, table in tables if isinstance(table, dict) and table.get("keyring")):
+        yield f"left: the secret {name} in the system's keyring, if it is set. `mcp-bridge secret remove {name}`."
+    if loaded.settings.logins == "keyring":
+        yield "left: logins to servers in the system's keyring, if there are any. `mcp-bridge servers logout NAME`."
+    if loaded.settings.ledger.master_key == "keyring":
+        yield (
+            f"left: {KEYRING_NAME!r} of {KEYRING_SERVICE!r} in the system's keyring, which opens every ledger of yours "
+            "that has its key there, and every backup of one. Remove it by hand when there is none."
+        )
 
 
 def _takes_back(record: Installation) -> str:
