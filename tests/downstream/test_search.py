@@ -208,6 +208,22 @@ def test_of_queries_for_further_servers_most_find_a_right_tool(monkeypatch):
     assert without / total >= 0.87, "other words for the same find most of it"
 
 
+def test_of_needs_in_everyday_words_most_find_a_right_tool():
+    index, chosen = real_index("everyday_tools"), queries("everyday_queries.tsv")
+    assert not [query for query in chosen if query.right - {f"{tool.server}.{tool.name}" for tool in index.tools}]
+    good, total = found_by_kind(index.search, chosen)["all"]
+    assert good / total >= 0.85
+
+
+def test_light_verbs_and_addresses_do_not_hide_what_is_meant():
+    git = SearchIndex(tool for tool in real_tools() if tool.server == "git")
+    for query in ("make a commit", "create a commit"):
+        assert "git_commit" in [hit.tool.name for hit in git.search(query, 3)], query
+    everyday = real_index("everyday_tools")
+    for query in ("read https://news.ycombinator.com/item?id=1", "fetch www.example.com"):
+        assert "fetch" in [hit.tool.name for hit in everyday.search(query, 3)], query
+
+
 def test_a_phrasing_counts_less_for_a_tool_that_nothing_was_learnt_of(monkeypatch, index):
     query = "what does the page look like right now"
     monkeypatch.setattr(search_module, "associations", lambda: Associations({}, [[stem("take"), "screenshot"]]))

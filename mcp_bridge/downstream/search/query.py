@@ -31,6 +31,9 @@ _ISSUE = re.compile(
     r"(?<![\w-])(?:(?!(?:AES|BASE|COVID|GPT|ISO|MD|RFC|SHA|UTF)-)[A-Z][A-Z0-9]{1,9}-\d{1,6}|#\d{1,7})(?![\w-])"
 )
 
+# An address: what it points to is what matters, not its words.
+_ADDRESS = re.compile(r"(?<!\w)(?:https?://|www\.)\S+", re.IGNORECASE)
+
 # What one word of a phrase is worth beside the words that the phrase is used for.
 _PART_OF_PHRASE = 0.4
 # How much may stand for one word: each costs time.
@@ -58,6 +61,34 @@ _NUMBERS = frozenset(
         "first",
         "second",
     ]
+)
+# Verbs of so many needs that they say little beside another word, and what they count there: `make a commit`. What a
+# tool does is looked at besides (`actions`).
+_LIGHT_VERB = 0.5
+_LIGHT_VERBS = frozenset(
+    map(
+        stem,
+        [
+            "add",
+            "change",
+            "create",
+            "do",
+            "find",
+            "get",
+            "give",
+            "have",
+            "list",
+            "look",
+            "make",
+            "put",
+            "read",
+            "see",
+            "set",
+            "show",
+            "take",
+            "tell",
+        ],
+    )
 )
 # The second words of verbs, and how many words may stand between: `take the picture off`.
 _PARTICLES = frozenset(["away", "back", "down", "in", "off", "on", "open", "out", "over", "through", "together", "up"])
@@ -89,8 +120,8 @@ class Concept:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query that are used; `issue` for what names one."""
-    return split(_ISSUE.sub(" issue ", query))[:WORDS_USED]
+    """The words of a query that are used; `issue` for what names one, and `url` for an address."""
+    return split(_ISSUE.sub(" issue ", _ADDRESS.sub(" url ", query)))[:WORDS_USED]
 
 
 def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Concept]:
@@ -118,7 +149,15 @@ def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Conce
     for concept in unique.values():
         best = sorted(concept.terms.items(), key=lambda item: -item[1])[:_TERMS]
         concept.terms = dict(best)
-    return list(unique.values())
+    kept = list(unique.values())
+    if any(concept.weight == 1.0 and not _is_light(concept) for concept in kept):
+        for concept in filter(_is_light, kept):
+            concept.weight = min(concept.weight, _LIGHT_VERB)
+    return kept
+
+
+def _is_light(concept: Concept) -> bool:
+    return len(concept.words) == 1 and stem(concept.words[0]) in _LIGHT_VERBS
 
 
 def _is_phrase(words: Sequence[str]) -> bool:
