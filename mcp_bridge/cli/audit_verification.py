@@ -155,7 +155,7 @@ def verify_own_ledger(
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})
-        record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log)]
+        record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log, states)]
     return record
 
 

@@ -997,18 +997,21 @@ def test_who_cannot_be_asked_is_told_and_holds_nothing_up(published, tmp_path):
 
             [[ledger.publish]]
             file = "nowhere/kept.notes"
+
+            [[ledger.publish]]
+            file = "begins-with-the-next-run.notes"
             """
         )
         told = published.run("audit", "verify").out
         assert told.startswith("verified: ")
-        assert told.count("NOT held against the ") == 2
+        assert told.count("NOT held against the ") == 4
         assert "it has not answered in 0.5 s" in told
         assert "takes notes and shows none" in told
-        # A file that nothing was published to yet says nothing against the ledger.
-        assert "kept.notes, which has seen 0 entries" in told
+        assert "there is no folder" in told
+        assert "next-run.notes: it holds no checkpoint of this log yet" in told
         assert "held against no checkpoint that was kept elsewhere" in told
         facts = published.run("audit", "verify", "--json").json
-        assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "agrees"]
+        assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "unasked", "empty"]
         offline = published.run("audit", "verify", "--offline", "--json").json
         assert (offline["targets"], offline["offline"]) == ([], True)
 
