@@ -248,14 +248,14 @@ def prove_own_entry(settings: Settings, entry: int, *, payload: bool) -> bytes:
     """The proof of an entry of the ledger.
 
     Raises:
-        BridgeError: As `proving.prove` and `open_ledger`.
+        BridgeError: As `proving.prove` and `open_own_ledger`.
     """
     from mcp_bridge.ledger.audit import proving
-    from mcp_bridge.ledger.log.reading import open_ledger, require
+    from mcp_bridge.ledger.log.reading import open_own_ledger, require
 
     path = ledger_file(settings)
     require(path)
-    with open_ledger(path, master_key(settings) if payload else None) as ledger:
+    with open_own_ledger(path, master_key(settings) if payload else None) as ledger:
         return proving.prove(ledger, entry, payload=payload)
 
 
@@ -307,15 +307,13 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     """The master key if it is that of the copy; None for another machine's ledger, whose payloads stay encrypted."""
-    from mcp_bridge.ledger.audit.table_audit import check_master
     from mcp_bridge.ledger.log.reading import open_ledger
 
     try:
         master = master_key(settings())
-        with open_ledger(file) as ledger:
-            check_master(ledger.connection, master)
+        with open_ledger(file, master):
+            return master
     except BridgeError as exc:
         if exc.code not in {"key_missing", "key_unusable"}:
             raise
         return None
-    return master

@@ -249,12 +249,7 @@ def _elsewhere_lines(record: VerdictRecord) -> list[str]:
     lines = []
     if record.get("compared"):
         lines.append(f"agrees with {record['compared']} checkpoints that were kept elsewhere")
-    elif (
-        "entry" not in record
-        and record["authenticated"]
-        and not record["witnesses"]
-        and not agreeing
-    ):
+    elif "entry" not in record and record["authenticated"] and not record["witnesses"] and not agreeing:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [_cosigned_line(row, record["size"]) for row in record["witnesses"]]
     lines += [f"cosigned nothing of this: {key.partition('+')[0]}" for key in record["silent"]]

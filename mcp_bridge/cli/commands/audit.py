@@ -156,9 +156,9 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
 
     def work() -> int:
         from mcp_bridge.ledger.audit import proving
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
 
-        with open_ledger(
+        with open_own_ledger(
             audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
         ) as ledger:
             note, size, vkey = proving.checkpoint(ledger), ledger.size, ledger.vkey
@@ -202,7 +202,7 @@ def consistency(
     def work() -> int:
         from mcp_bridge.ledger.audit import proving
         from mcp_bridge.ledger.keys.signing_key_files import known_vkey
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
 
         settings = configuration_loading.load(config or ctx.obj).settings
@@ -210,7 +210,7 @@ def consistency(
         later = audit_verification.read_notes(new)[-1] if new is not None else None
         given = audit_verification.read_keys(key)
         own = given or [Verifier.parse(known_vkey(audit_verification.ledger_file(settings)))]
-        with open_ledger(audit_verification.ledger_file(settings)) as ledger:
+        with open_own_ledger(audit_verification.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
             shown = proving.consistency(ledger, earlier, later, own, before)
         if as_json:
@@ -233,11 +233,11 @@ def export(
 
     def work() -> int:
         from mcp_bridge.ledger.audit import ledger_copies
-        from mcp_bridge.ledger.log.reading import open_ledger, require
+        from mcp_bridge.ledger.log.reading import open_own_ledger, require
 
         settings = configuration_loading.load(config or ctx.obj).settings
         require(audit_verification.ledger_file(settings))
-        with open_ledger(
+        with open_own_ledger(
             audit_verification.ledger_file(settings), audit_verification.master_key(settings) if payloads else None
         ) as ledger:
             size = ledger.size
@@ -256,9 +256,9 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
     def work() -> int:
         from mcp_bridge.ledger.audit import statistics
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
 
-        with open_ledger(
+        with open_own_ledger(
             audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
         ) as ledger:
             numbers = statistics.stats(ledger)
