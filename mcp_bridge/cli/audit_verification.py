@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.cli.verdicts import VerdictRecord
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.protocol import TargetState
+    from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.storage.sealing import MasterKey
     from mcp_bridge.settings import Loaded, Settings
 
@@ -41,6 +42,12 @@ def ledger_file(settings: Settings) -> Path:
     from mcp_bridge.ledger.storage.schema import FILE_NAME
 
     return settings.state_dir / FILE_NAME
+
+
+def configured_targets(loaded: Loaded) -> dict[str, Target]:
+    """The targets of `ledger.publish`, their files absolute, by their ids."""
+    base = loaded.layers[-1].base
+    return {target.id: target for target in (each.resolved(base) for each in loaded.settings.ledger.publish)}
 
 
 def master_key(settings: Settings) -> MasterKey:
@@ -130,10 +137,10 @@ def verify_own_ledger(
     from mcp_bridge.ledger.storage.file_opening import require_end
     from mcp_bridge.ledger.storage.position_file import PositionFile
 
-    settings, base = loaded.settings, loaded.layers[-1].base
+    settings = loaded.settings
     path = ledger_file(settings)
     require_end(path)
-    targets = [target.resolved(base) for target in settings.ledger.publish]
+    targets = list(configured_targets(loaded).values())
     # The key in the state directory, and not the one in the ledger: a forger of the ledger can't have changed it.
     trusted = keys or [Verifier.parse(known_vkey(path))]
     witnesses = [Verifier.parse(target.key) for target in targets if target.key is not None]

@@ -792,6 +792,30 @@ def test_an_alarm_is_shown_until_a_person_takes_it_away(published, tmp_path):
 # --- what a witness has cosigned goes with the log, and is asked for
 
 
+def test_after_a_loss_was_accepted_the_targets_that_refuse_are_named_and_new_ones_take_over(published, tmp_path):
+    ledger_copies.backup(published.path, tmp_path / "older", None, None)
+    work(published, "b")
+    published.run("audit", "publish")
+    put_back(published, tmp_path / "older")
+    told = published.run("audit", "accept-loss").out
+    refusing = [f"file {published.kept}", f"witness {published.witness.vkey}"]
+    assert f"Its checkpoints went to: {', '.join(refusing)}. " in told
+    assert "name a new file or another witness" in told
+    assert published.run("audit", "publish", code=1).out.count(": conflict, ") == 2
+    published.says("audit", "verify", "--key", published.run("audit", "key").out.strip(), code=1, words=["an alarm"])
+    alarms = [state["error"]["hint"] for state in states(published)]
+    assert all("accepted a loss" in hint and "a new file or another witness" in hint for hint in alarms)
+
+    published.configure('[[ledger.publish]]\nfile = "anew.notes"\n')
+    published.run("audit", "publish", "--acknowledge")
+    published.run("audit", "verify")
+    shown = published.run("audit", "stats")
+    assert shown.out.count(", conflict (no longer configured)\n") == 2
+    assert shown.out.count(", ok\n") == 1
+    kept = published.run("audit", "stats", "--json").json["published"]
+    assert [name for name, state in kept.items() if state["configured"]] == [f"file {tmp_path / 'anew.notes'}"]
+
+
 def work(desk, name):
     """One more execution, of which nothing is published: a bridge does so when it ends."""
     written = desk.config.read_text()
