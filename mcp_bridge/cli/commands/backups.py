@@ -178,7 +178,13 @@ def backup_key(
             raise BridgeError(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
             ) from None
-        showing.echo(str(new.recipient))
+        try:
+            showing.echo(str(new.recipient))
+            sys.stdout.flush()
+        except BaseException:
+            # Nobody knows its public key: asked again, it would be in the way.
+            file.unlink(missing_ok=True)
+            raise
         return exit_statuses.OK
 
     finish(work)
