@@ -1015,7 +1015,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "See whether its address is right."),
         "publish_conflict": Description(
             "What was published contradicts the ledger.",
-            "If you restored no old backup, somebody has changed the ledger: keep both, and compare them."),
+            "If you restored an old backup or accepted a loss, name a new file or another witness. Otherwise somebody "
+            "has changed the ledger: keep both, and compare them."),
         "publish_file_foreign": Description(
             "The target's file holds something else than checkpoints of this log.",
             "Name another file."),

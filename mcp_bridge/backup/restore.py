@@ -33,10 +33,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import is_kept
 from mcp_bridge.ledger.admin import key_rotation, recorded_losses
 from mcp_bridge.ledger.audit import file_verification, ledger_copies
-from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE
-from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.log.reading import check_master, open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
 from mcp_bridge.ledger.storage.schema import FILE_NAME

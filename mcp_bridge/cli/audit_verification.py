@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.cli.verdicts import VerdictRecord
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.protocol import TargetState
+    from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.storage.sealing import MasterKey
     from mcp_bridge.settings import Loaded, Settings
 
@@ -41,6 +42,12 @@ def ledger_file(settings: Settings) -> Path:
     from mcp_bridge.ledger.storage.schema import FILE_NAME
 
     return settings.state_dir / FILE_NAME
+
+
+def configured_targets(loaded: Loaded) -> dict[str, Target]:
+    """The targets of `ledger.publish`, their files absolute, by their ids."""
+    base = loaded.layers[-1].base
+    return {target.id: target for target in (each.resolved(base) for each in loaded.settings.ledger.publish)}
 
 
 def master_key(settings: Settings) -> MasterKey:
@@ -130,10 +137,10 @@ def verify_own_ledger(
     from mcp_bridge.ledger.storage.file_opening import require_end
     from mcp_bridge.ledger.storage.position_file import PositionFile
 
-    settings, base = loaded.settings, loaded.layers[-1].base
+    settings = loaded.settings
     path = ledger_file(settings)
     require_end(path)
-    targets = [target.resolved(base) for target in settings.ledger.publish]
+    targets = list(configured_targets(loaded).values())
     # The key in the state directory, and not the one in the ledger: a forger of the ledger can't have changed it.
     trusted = keys or [Verifier.parse(known_vkey(path))]
     witnesses = [Verifier.parse(target.key) for target in targets if target.key is not None]
@@ -155,7 +162,7 @@ def verify_own_ledger(
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})
-        record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log)]
+        record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log, states)]
     return record
 
 
@@ -248,14 +255,14 @@ def prove_own_entry(settings: Settings, entry: int, *, payload: bool) -> bytes:
     """The proof of an entry of the ledger.
 
     Raises:
-        BridgeError: As `proving.prove` and `open_ledger`.
+        BridgeError: As `proving.prove` and `open_own_ledger`.
     """
     from mcp_bridge.ledger.audit import proving
-    from mcp_bridge.ledger.log.reading import open_ledger, require
+    from mcp_bridge.ledger.log.reading import open_own_ledger, require
 
     path = ledger_file(settings)
     require(path)
-    with open_ledger(path, master_key(settings) if payload else None) as ledger:
+    with open_own_ledger(path, master_key(settings) if payload else None) as ledger:
         return proving.prove(ledger, entry, payload=payload)
 
 
@@ -307,15 +314,13 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     """The master key if it is that of the copy; None for another machine's ledger, whose payloads stay encrypted."""
-    from mcp_bridge.ledger.audit.table_audit import check_master
     from mcp_bridge.ledger.log.reading import open_ledger
 
     try:
         master = master_key(settings())
-        with open_ledger(file) as ledger:
-            check_master(ledger.connection, master)
+        with open_ledger(file, master):
+            return master
     except BridgeError as exc:
         if exc.code not in {"key_missing", "key_unusable"}:
             raise
         return None
-    return master

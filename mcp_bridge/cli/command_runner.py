@@ -106,8 +106,8 @@ def run_with_database(
     Args:
         settings: The settings, which locate the database.
         work: Called with the database.
-        allow_read_only: Whether the work only reads by default: the database may then be on read-only media, or end
-            before its recorded position.
+        allow_read_only: Whether the work only reads by default: the database may then be on read-only media or on a
+            full disk, or end before its recorded position.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -139,7 +139,9 @@ def run_with_database(
 
 
 def _is_writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    from mcp_bridge.ledger.storage.storage_errors import is_full
+
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK) and not is_full(path)
 
 
 async def _end_on_termination(scope: anyio.CancelScope) -> None:

@@ -14,7 +14,7 @@ from mcp_bridge.cli import exit_statuses
 from mcp_bridge.escaping import escape_invisible, escape_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 MAX_CELL_CHARS = 60
@@ -101,6 +101,18 @@ def hung(text: str) -> str:
 def moment(seconds: float | None) -> str:
     """A time in the local time zone."""
     return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def refusing_targets(targets: Iterable[str], left: str) -> list[str]:
+    """The line about publishing targets that may have seen more of the log than is left; none without targets."""
+    if not (names := ", ".join(targets)):
+        return []
+    return [
+        (
+            f"Its checkpoints went to: {names}. What has seen more of the log than {left} refuses it from now on, and"
+            " `audit verify` fails: name a new file or another witness instead ([[ledger.publish]])."
+        )
+    ]
 
 
 def command(words: str, config: Path | None) -> str:

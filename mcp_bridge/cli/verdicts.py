@@ -249,21 +249,16 @@ def _elsewhere_lines(record: VerdictRecord) -> list[str]:
     lines = []
     if record.get("compared"):
         lines.append(f"agrees with {record['compared']} checkpoints that were kept elsewhere")
-    elif (
-        "entry" not in record
-        and record["authenticated"]
-        and not record["witnesses"]
-        and not any(row["size"] for row in agreeing)
-    ):
+    elif "entry" not in record and record["authenticated"] and not record["witnesses"] and not agreeing:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [_cosigned_line(row, record["size"]) for row in record["witnesses"]]
     lines += [f"cosigned nothing of this: {key.partition('+')[0]}" for key in record["silent"]]
     lines += [f"agrees with the {row['target']}, which has seen {row['size']} entries" for row in agreeing]
-    lines += [
-        f"NOT held against the {row['target']}: {row['error']['message']}"
-        for row in targets
-        if row["error"] is not None
-    ]
+    for row in targets:
+        if row["error"] is not None:
+            lines.append(f"NOT held against the {row['target']}: {row['error']['message']}")
+        elif row["status"] == "empty":
+            lines.append(f"NOT held against the {row['target']}: it holds no checkpoint of this log yet")
     if record.get("offline"):
         lines.append("none of [[ledger.publish]] was asked (--offline): a roll-back to an earlier time isn't found so")
     return lines

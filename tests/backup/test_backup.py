@@ -603,7 +603,7 @@ def test_bad_arguments_make_nothing(till):
     for words, code in (
         (("--passphrase", "--without-keys"), "bad_argument"),
         (("--recipient", "age1nothing"), "bad_recipient"),
-        (("--recipient", till.recipient[:-1] + "q"), "bad_recipient"),
+        (("--recipient", till.recipient[:-1] + ("p" if till.recipient.endswith("q") else "q")), "bad_recipient"),
         (("--recipient", till.identity), "bad_recipient"),
         (("--recipient", str(identity(till))), "bad_recipient"),
         (("--recipient", str(identity(till)).lower()), "bad_recipient"),
@@ -616,6 +616,11 @@ def test_bad_arguments_make_nothing(till):
     till.says("backup", "--without-keys", till.identity, code=2, words=["backup_exists"])
     till.says("backup", "--without-keys", till.folder / "no" / "where", code=1, words=["backup_failed"])
     till.says("backup-key", till.identity, code=2, words=["bad_argument"])
+    # A key whose public half nobody has seen is none.
+    with Path("/dev/full").open("wb") as full:
+        process = till.process("backup-key", till.folder / "unseen.key", stdout=full)
+        assert b"output_unwritable" in process.communicate()[1]
+    assert not (till.folder / "unseen.key").exists()
     assert not (till.folder / "backup").exists()
     till.says("restore", till.folder / "missing", code=2, words=["restore_exists"])
     put_away(till)

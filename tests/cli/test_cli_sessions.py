@@ -43,3 +43,24 @@ async def test_a_sensitive_value_in_a_cell_is_shown_as_a_reference_and_each_cell
         }
     finally:
         await run("end", "shown")
+
+
+async def test_a_session_whose_name_is_erased_is_ended_by_the_cell_that_the_list_shows(sandboxes, tmp_path):
+    config = tmp_path / "mcp-bridge.toml"
+    config.write_text(f'state_dir = "{sandboxes.settings.state_dir}"\nclient_configs = false\n')
+    async with sandboxes.open() as bridge:
+        cell = await bridge.run("x = 1", session="forgotten")
+
+    async def run(*words, code=0):
+        done = await anyio.to_thread.run_sync(CliRunner().invoke, app, ["--config", str(config), *words])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    await run("erase", "--execution", cell.execution)
+    (row,) = [row for row in (await run("session", "list")).splitlines() if row.startswith("(erased)")]
+    shown = row.split()[-1]
+    assert len(shown) < len(cell.execution)
+    assert "unknown_session" in await run("session", "end", shown, "--principal", "another", code=1)
+    await run("session", "end", shown)
+    assert "(erased)" not in await run("session", "list")
+    assert "unknown_session" in await run("session", "end", shown, code=1)

@@ -156,9 +156,9 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
 
     def work() -> int:
         from mcp_bridge.ledger.audit import proving
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
 
-        with open_ledger(
+        with open_own_ledger(
             audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
         ) as ledger:
             note, size, vkey = proving.checkpoint(ledger), ledger.size, ledger.vkey
@@ -202,7 +202,7 @@ def consistency(
     def work() -> int:
         from mcp_bridge.ledger.audit import proving
         from mcp_bridge.ledger.keys.signing_key_files import known_vkey
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
 
         settings = configuration_loading.load(config or ctx.obj).settings
@@ -210,7 +210,7 @@ def consistency(
         later = audit_verification.read_notes(new)[-1] if new is not None else None
         given = audit_verification.read_keys(key)
         own = given or [Verifier.parse(known_vkey(audit_verification.ledger_file(settings)))]
-        with open_ledger(audit_verification.ledger_file(settings)) as ledger:
+        with open_own_ledger(audit_verification.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
             shown = proving.consistency(ledger, earlier, later, own, before)
         if as_json:
@@ -233,11 +233,11 @@ def export(
 
     def work() -> int:
         from mcp_bridge.ledger.audit import ledger_copies
-        from mcp_bridge.ledger.log.reading import open_ledger, require
+        from mcp_bridge.ledger.log.reading import open_own_ledger, require
 
         settings = configuration_loading.load(config or ctx.obj).settings
         require(audit_verification.ledger_file(settings))
-        with open_ledger(
+        with open_own_ledger(
             audit_verification.ledger_file(settings), audit_verification.master_key(settings) if payloads else None
         ) as ledger:
             size = ledger.size
@@ -256,14 +256,17 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
     def work() -> int:
         from mcp_bridge.ledger.audit import statistics
-        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.log.reading import open_own_ledger
 
-        with open_ledger(
-            audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
-        ) as ledger:
+        loaded = configuration_loading.load(config or ctx.obj)
+        with open_own_ledger(audit_verification.ledger_file(loaded.settings)) as ledger:
             numbers = statistics.stats(ledger)
+        configured = audit_verification.configured_targets(loaded)
         if as_json:
-            print_json(numbers.to_json())
+            facts = numbers.to_json()
+            for target, state in facts["published"].items():
+                state["configured"] = target in configured
+            print_json(facts)
             return exit_statuses.OK
         showing.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
         showing.echo(f"from {showing.moment(numbers.first)} to {showing.moment(numbers.last)}")
@@ -272,7 +275,8 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         rows = [*numbers.executions.items()]
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, state in numbers.published.items():
-            showing.echo(f"published to {target}: {state.size} entries, {state.status}")
+            no_longer = "" if target in configured else " (no longer configured)"
+            showing.echo(f"published to {target}: {state.size} entries, {state.status}{no_longer}")
             if state.conflict:
                 when = showing.moment(state.conflict["time"])
                 showing.echo(f"  ALARM of {when}: {state.conflict['message']}")
@@ -397,7 +401,8 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """Go on although the ledger ends before what it had come to (`ledger_behind`); the log says so from then on.
 
     What was recorded after its end is not known any more: it may have happened, and is done again by whoever asks for
-    it again, under the same key too. Look at what your tools have done since, and at `execution list`, first.
+    it again, under the same key too. Look at what your tools have done since, and at `execution list`, first. A file
+    or a witness of `ledger.publish` that has seen more refuses the log from then on: name a new one.
     """
 
     def work() -> int:
@@ -405,16 +410,20 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
         from mcp_bridge.ledger.admin import recorded_losses
         from mcp_bridge.private_files import state_directory
 
-        settings = configuration_loading.load(config or ctx.obj).settings
+        loaded = configuration_loading.load(config or ctx.obj)
+        settings = loaded.settings
         state_directory(settings.state_dir, durable=True)
         loss = recorded_losses.accept_loss(
             audit_verification.ledger_file(settings), settings.ledger.master_key, login_name()
         )
+        targets = list(audit_verification.configured_targets(loaded))
         if as_json:
-            print_json({"had": loss.had, "has": loss.has})
+            print_json({"had": loss.had, "has": loss.has, "published": targets})
         else:
             had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
             showing.echo(f"accepted: the log has {loss.has} entries, and {had}")
+            for line in showing.refusing_targets(targets, "is left"):
+                showing.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)

@@ -178,7 +178,13 @@ def backup_key(
             raise BridgeError(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
             ) from None
-        showing.echo(str(new.recipient))
+        try:
+            showing.echo(str(new.recipient))
+            sys.stdout.flush()
+        except BaseException:
+            # Nobody knows its public key: asked again, it would be in the way.
+            file.unlink(missing_ok=True)
+            raise
         return exit_statuses.OK
 
     finish(work)
@@ -249,12 +255,7 @@ def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
         if "checkpoint.key" in restored.lost:
             lines.append("checkpoint.key is a new one.")
             lines.append(f"Readers of the log have to be told of its key by other means: {restored.vkey}")
-        if restored.published:
-            lines.append(
-                f"Its checkpoints went to: {', '.join(restored.published)}. What has seen more of the log than was"
-                " restored refuses it from now on, and `audit verify` fails: name a new file or another witness instead"
-                " ([[ledger.publish]])."
-            )
+        lines += showing.refusing_targets(restored.published, "was restored")
         if restored.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if restored.going:

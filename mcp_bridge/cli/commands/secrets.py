@@ -69,7 +69,10 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         if as_json:
             print_json({"secrets": [row.record() for row in rows]})
         elif not rows:
-            showing.echo("No secret: write [secrets.NAME], and keep its value with `mcp-bridge secret set NAME`.")
+            showing.echo(
+                "No secret is configured, or kept in the file: write [secrets.NAME], and keep its value with "
+                "`mcp-bridge secret set NAME`."
+            )
         else:
             cells = [
                 (

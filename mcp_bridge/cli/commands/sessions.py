@@ -25,6 +25,9 @@ sessions = typer.Typer(
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `session list` has it.")]
+NameOrCell: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="As `session list` has it; the last cell of one whose name is erased.")
+]
 
 
 @sessions.command("list", epilog="Example:\n\nmcp-bridge session list --json")
@@ -116,7 +119,7 @@ def show(
 
 @sessions.command(epilog="Example:\n\nmcp-bridge session end NAME")
 def end(
-    ctx: typer.Context, name: Name, principal: Principal = None, config: Config = None, as_json: Json = False
+    ctx: typer.Context, name: NameOrCell, principal: Principal = None, config: Config = None, as_json: Json = False
 ) -> None:
     """End a session: its name is free, and what its cells did stays recorded. A cell that waits is cancelled."""
 
@@ -131,7 +134,11 @@ def end(
 
             keys = Keys(database.master.requests, database.old_requests)
             lifecycle = Lifecycle(ProgramStore(database), SqliteRecorder(database), keys)
-            if not await end_session(lifecycle, SessionStore(database), principal or LOCAL_PRINCIPAL.name, name):
+            heads, whose = SessionStore(database), principal or LOCAL_PRINCIPAL.name
+            if await end_session(lifecycle, heads, whose, name):
+                return
+            cell = await _erased_cell(database, name, whose)
+            if not cell or not await end_session(lifecycle, heads, whose, cell):
                 raise await _unknown(database, name, principal)
 
         run_with_database(configuration_loading.load(config or ctx.obj).settings, ended)
@@ -142,6 +149,24 @@ def end(
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+async def _erased_cell(database: Database, typed: str, principal: str) -> str:
+    """The last cell of a session that has lost its name with it, by the id that `session list` shows; empty for none.
+
+    Raises:
+        BridgeError: `ambiguous_id`.
+    """
+    from mcp_bridge.executions.sessions.sessions import named_sessions
+    from mcp_bridge.ledger.log.session_store import SessionStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+    store = ProgramStore(database)
+    named = named_sessions(store, SessionStore(database), principal)
+    nameless = [head.head async for head, place, _ in named if place is None]
+    if not typed or not any(head.startswith(typed) for head in nameless):
+        return ""
+    return (await argument_decoding.execution(store, typed)).id
 
 
 async def _unknown(database: Database, name: str, principal: str | None) -> BridgeError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.ledger.audit.parallel_verification import checked_stretches
-from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
+from mcp_bridge.ledger.audit.table_audit import TableAudit
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema
 from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.storage.sealing import damaged
@@ -72,8 +72,6 @@ def verify_file(
         (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
-        if master is not None:
-            check_master(ledger.connection, master)
         tables = TableAudit()
         with checked_stretches(ledger) as stretches:
             lines = ledger.checked_lines(tables.see, stretches or (), tables.see_stretch)

@@ -31,7 +31,7 @@ from mcp_bridge.ledger.proofs.checkpoints import check_against_log
 from mcp_bridge.ledger.storage.log_head import WRITES, writes_of
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
-from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key
+from mcp_bridge.ledger.storage.sealing import damaged
 
 if TYPE_CHECKING:
     import sqlite3
@@ -304,17 +304,6 @@ class TableAudit:
 def tells_of_tables(execution: str, kind: str) -> bool:
     """Whether an entry of that execution and kind tells of other tables."""
     return execution == LEDGER or kind in _TELLING
-
-
-def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
-    """Check that it is the ledger's master key.
-
-    Raises:
-        BridgeError: `key_unusable`.
-    """
-    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
-    if check != master.check:
-        raise wrong_master_key()
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey, version: int) -> None:

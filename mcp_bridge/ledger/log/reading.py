@@ -344,7 +344,8 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         master: Opens payloads; None to leave them sealed.
 
     Raises:
-        BridgeError: `database_unusable` (the file is missing, or isn't a ledger), `database_newer`, `ledger_damaged`.
+        BridgeError: `database_unusable` (the file is missing, or isn't a ledger), `database_newer`, `ledger_damaged`,
+            `key_unusable` (another ledger's master key).
     """
     require(path)
     try:
@@ -357,6 +358,9 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
             _check_tables(opened)
             if not is_begun(opened):
                 raise _not_begun(path)
+            if master is not None:
+                # Otherwise each payload would look damaged.
+                check_master(opened, master)
             yield Ledger(opened, master)
     except BridgeError as exc:
         raise naming_file(path, exc) from None
@@ -369,6 +373,30 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
         ) from None
+
+
+@contextmanager
+def open_own_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]:
+    """As `open_ledger`, for the bridge's own ledger, with a warning if it is behind its recorded position."""
+    position = PositionFile(path)
+    is_loaded = _warned(position.load)
+    with open_ledger(path, master) as ledger:
+        if is_loaded:
+            _warned(lambda: position.check(ledger.connection))
+        yield ledger
+
+
+def _warned(check: Callable[[], None]) -> bool:
+    """Whether a check of the recorded position succeeds; its error is a warning.
+
+    Nothing is decided by an inspection, and it must work before a loss is accepted.
+    """
+    try:
+        check()
+    except BridgeError as exc:
+        logger.warning("%s", exc)
+        return False
+    return True
 
 
 def open_snapshot(path: Path) -> sqlite3.Connection:
@@ -407,12 +435,8 @@ def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
             _check_tables(opened)
             if not is_begun(opened):
                 raise _not_begun(path)
-            try:
-                position.load()
-                position.check(opened)
-            except BridgeError as exc:
-                # Nothing is decided by an inspection, and it must work before a loss is accepted.
-                logger.warning("%s", exc)
+            if _warned(position.load):
+                _warned(lambda: position.check(opened))
             yield opened
 
 
@@ -423,9 +447,19 @@ def master_of(connection: sqlite3.Connection, directory: Path, source: str | Seq
         BridgeError: `key_missing`, `key_unusable`.
     """
     master = master_key(source, directory, make=False)
-    if dict(connection.execute("SELECT name, value FROM meta")).get("master") != master.check:
-        raise wrong_master_key()
+    check_master(connection, master)
     return master
+
+
+def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Check that it is the ledger's master key.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
+    if check != master.check:
+        raise wrong_master_key()
 
 
 def _limit(connection: sqlite3.Connection, path: Path) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.protocol import TargetFailure
+    from mcp_bridge.ledger.publish.protocol import TargetFailure, TargetState
     from mcp_bridge.ledger.publish.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TargetRecord(TypedDict):
     """A `TargetCheck` as a JSON object."""
 
     target: str
-    status: Literal["agrees", "unasked"]
+    status: Literal["agrees", "empty", "unasked"]
     size: int
     error: TargetFailure | None
 
@@ -49,13 +49,14 @@ class TargetCheck:
 
     Attributes:
         target: The target's id.
-        status: `agrees`: what it has seen is the log's. `unasked`: it could not be asked.
+        status: `agrees`: what it has seen is the log's. `empty`: it has seen nothing of the log, so it vouches for
+            nothing. `unasked`: it could not be asked.
         size: The size of the largest checkpoint that it has seen; 0 for none.
-        error: Why it could not be asked.
+        error: Why it could not be asked; or, if it has seen nothing, why the last attempt to publish to it failed.
     """
 
     target: str
-    status: Literal["agrees", "unasked"]
+    status: Literal["agrees", "empty", "unasked"]
     size: int = 0
     error: TargetFailure | None = None
 
@@ -120,12 +121,15 @@ class FileLog:
         return self._taken.get(target, 0)
 
 
-async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetCheck]:
+async def check_targets(
+    targets: Iterable[Target], log: FileLog, states: Mapping[str, TargetState] | None = None
+) -> list[TargetCheck]:
     """Compare a log with what its targets have seen.
 
     Args:
         targets: The targets, with absolute file paths.
         log: The log.
+        states: How publishing to each target goes, by its id.
 
     Returns:
         A result for each. A target that doesn't answer delays neither the others nor the caller for long.
@@ -140,7 +144,12 @@ async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetC
 
     async def one(target: Target) -> None:
         try:
-            checks[target.id] = TargetCheck(target.id, "agrees", await _seen(target, log))
+            size = await _seen(target, log)
+            # If it holds nothing, the last attempt to publish to it may say why.
+            state = None if size else (states or {}).get(target.id)
+            checks[target.id] = TargetCheck(
+                target.id, "agrees" if size else "empty", size, None if state is None else state.error
+            )
         except BridgeError as exc:
             if exc.code == CONFLICT:
                 alarms.append(exc)

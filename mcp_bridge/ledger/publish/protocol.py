@@ -149,7 +149,8 @@ def conflict(target: Target, message: str, size: int) -> BridgeError:
     return BridgeError(
         CONFLICT,
         message,
-        hint="If you have not restored an old backup, somebody has changed the ledger: keep both, and compare them.",
+        hint="If you have restored an old backup or accepted a loss (`audit accept-loss`), name a new file or another"
+        " witness. Otherwise somebody has changed the ledger: keep both, and compare them.",
         target=target.id,
         size=size,
     )

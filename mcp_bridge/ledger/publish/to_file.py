@@ -165,8 +165,7 @@ def _look(target: Target, path: Path, log: _Log, checkpoint: Checkpoint, taken: 
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        if taken:
-            raise _lost(target, taken, "isn't there") from None
+        _may_begin(target, path, taken)
         return 0
     except OSError as exc:
         if exc.errno == errno.ELOOP:
@@ -217,8 +216,7 @@ def _open(target: Target, path: Path, taken: int) -> int:
         try:
             return os.open(path, flags)
         except FileNotFoundError:
-            if taken:
-                raise _lost(target, taken, "isn't there") from None
+            _may_begin(target, path, taken)
         try:
             fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
@@ -232,6 +230,18 @@ def _open(target: Target, path: Path, taken: int) -> int:
         # Some network file systems don't support it.
         sync_directory(path.parent)
     return fd
+
+
+def _may_begin(target: Target, path: Path, taken: int) -> None:
+    """Check that a file that isn't there may be begun.
+
+    Raises:
+        BridgeError: `publish_file_lost`; `publish_file_unusable`: its folder isn't there either.
+    """
+    if taken:
+        raise _lost(target, taken, "isn't there")
+    if not path.parent.is_dir():
+        raise _unusable(target, f"there is no folder {path.parent}", "Mount its storage, or correct the path.")
 
 
 def _held(

@@ -22,7 +22,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, Log, Posted, prepare_to_append
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
-from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.log.reading import check_master, open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -32,7 +32,7 @@ from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_r
 from mcp_bridge.ledger.storage.position_file import PositionFile, position_of
 from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
-from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.sealing import damaged, naming_file
 from mcp_bridge.ledger.storage.storage_errors import code_of
 from mcp_bridge.ledger.storage.vacuum import compact_small
 from mcp_bridge.private_files import private_database
@@ -245,8 +245,7 @@ def _is_begun(connection: sqlite3.Connection) -> bool:
 
 def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey, position: PositionFile) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
-    if meta.get("master") != master.check:
-        raise wrong_master_key()
+    check_master(connection, master)
     origin = meta.get("origin", "")
     _, _, note, vkey = read_head(connection)
     try:

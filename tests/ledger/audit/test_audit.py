@@ -489,6 +489,37 @@ def test_another_machines_ledger_is_verified_without_its_payloads(ledger, tmp_pa
     assert (facts["authenticated"], facts["opened"]) == (True, False)
 
 
+def test_with_another_ledgers_master_key_the_key_is_named_and_not_the_ledger(ledger):
+    (ledger.state / "master.key").write_bytes(bytes(32))
+    for command in (("verify",), ("prove", 2), ("export", "x", "--payloads")):
+        told = ledger.says("audit", *command, code=1, words=["key_unusable", "Put the right one back"])
+        assert "restore" not in told.err
+    assert not (ledger.folder / "x").exists()
+    # Without payloads none is needed.
+    ledger.run("audit", "prove", 2, "--no-payload")
+    ledger.run("audit", "export", "x")
+
+
+def test_whatever_reads_a_ledger_that_is_behind_warns(ledger, caplog):
+    ledger_copies.backup(ledger.path, ledger.folder / "earlier", None, None)
+    kept = kept_checkpoint(ledger)
+    commands = (("stats",), ("checkpoint",), ("export", "-"), ("prove", 2), ("consistency", kept))
+    for command in commands:
+        ledger.run("audit", *command)
+    more(ledger)
+    assert "it had" not in caplog.text
+    for suffix in ("-wal", "-shm"):
+        ledger.path.with_name(f"{FILE_NAME}{suffix}").unlink(missing_ok=True)
+    (ledger.folder / "earlier").replace(ledger.path)
+    for command in commands:
+        caplog.clear()
+        ledger.run("audit", *command)
+        assert [(row.levelname, "it had" in row.message) for row in caplog.records] == [("WARNING", True)]
+    head = ledger.state / "ledger.head"
+    head.write_bytes(head.read_bytes().replace(b'"size"', b'"sizf"'))
+    assert "WARNING" in ledger.start("audit", "stats").err
+
+
 def test_a_key_of_another_log_is_no_key_of_this_one(ledger):
     ledger.says("audit", "verify", "--key", signer().vkey, code=1, words=["untrusted_key"])
 

@@ -794,8 +794,15 @@ async def test_a_witness_is_asked_what_it_has_seen_in_whichever_way_it_answers(w
 
 
 async def test_a_file_is_asked_and_left_as_it_is(file, tmp_path):
-    assert [(one.status, one.size) for one in await check_targets([file], Log(9))] == [("agrees", 0)]
+    assert [one.record() for one in await check_targets([file], Log(9))] == [
+        {"target": file.id, "status": "empty", "size": 0, "error": None}
+    ]
     assert not file.file.exists()
+    file.file.touch()
+    # Why nothing has come to it is known since the last attempt.
+    failing = TargetState(file.id, "failing", error={"code": "publish_file_unusable", "message": "no room"})
+    (empty,) = await check_targets([file], Log(9), {file.id: failing})
+    assert (empty.status, empty.error) == ("empty", failing.error)
     for size in (5, 9):
         await publish(file, Log(size).note(), Log(size))
     before = file.file.read_bytes()
@@ -829,7 +836,8 @@ async def test_one_target_that_sees_another_history_is_enough_and_the_others_are
         await check_targets([witness, file, nowhere], Log(9))
     file.file.unlink()
     found = await check_targets([witness, file, nowhere, Target(url=web.address)], Log(9))
-    assert [one.status for one in found] == ["agrees", "agrees", "agrees", "unasked"]
+    assert [one.status for one in found] == ["agrees", "empty", "unasked", "unasked"]
+    assert "there is no folder" in found[2].error["message"]
     # All together have an end, too.
     monkeypatch.setattr(asking, "ASK_SECONDS", 0.0)
     assert [one.status for one in await check_targets([witness], Log(9))] == ["unasked"]

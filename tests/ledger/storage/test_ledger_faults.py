@@ -199,10 +199,12 @@ def test_a_ledger_on_a_full_disk_is_looked_at_and_whoever_would_write_is_told_wh
     desk.write("mcp-bridge.toml", f'state_dir = "{state}"\nclient_configs = false\n')
     fill(small)
     desk.run("audit", "verify")
-    desk.says("execution", "list", code=1, words=["The disk is full"])
+    for kind in ("execution", "approvals", "session"):
+        desk.run(kind, "list")
+    desk.says("audit", "rotate-key", code=1, words=["The disk is full"])
     desk.run("audit", "verify")
     (small / "filling").unlink()
-    desk.run("execution", "list")
+    desk.run("audit", "rotate-key")
 
 
 def refusal(state):

@@ -792,6 +792,30 @@ def test_an_alarm_is_shown_until_a_person_takes_it_away(published, tmp_path):
 # --- what a witness has cosigned goes with the log, and is asked for
 
 
+def test_after_a_loss_was_accepted_the_targets_that_refuse_are_named_and_new_ones_take_over(published, tmp_path):
+    ledger_copies.backup(published.path, tmp_path / "older", None, None)
+    work(published, "b")
+    published.run("audit", "publish")
+    put_back(published, tmp_path / "older")
+    told = published.run("audit", "accept-loss").out
+    refusing = [f"file {published.kept}", f"witness {published.witness.vkey}"]
+    assert f"Its checkpoints went to: {', '.join(refusing)}. " in told
+    assert "name a new file or another witness" in told
+    assert published.run("audit", "publish", code=1).out.count(": conflict, ") == 2
+    published.says("audit", "verify", "--key", published.run("audit", "key").out.strip(), code=1, words=["an alarm"])
+    alarms = [state["error"]["hint"] for state in states(published)]
+    assert all("accepted a loss" in hint and "a new file or another witness" in hint for hint in alarms)
+
+    published.configure('[[ledger.publish]]\nfile = "anew.notes"\n')
+    published.run("audit", "publish", "--acknowledge")
+    published.run("audit", "verify")
+    shown = published.run("audit", "stats")
+    assert shown.out.count(", conflict (no longer configured)\n") == 2
+    assert shown.out.count(", ok\n") == 1
+    kept = published.run("audit", "stats", "--json").json["published"]
+    assert [name for name, state in kept.items() if state["configured"]] == [f"file {tmp_path / 'anew.notes'}"]
+
+
 def work(desk, name):
     """One more execution, of which nothing is published: a bridge does so when it ends."""
     written = desk.config.read_text()
@@ -997,18 +1021,21 @@ def test_who_cannot_be_asked_is_told_and_holds_nothing_up(published, tmp_path):
 
             [[ledger.publish]]
             file = "nowhere/kept.notes"
+
+            [[ledger.publish]]
+            file = "begins-with-the-next-run.notes"
             """
         )
         told = published.run("audit", "verify").out
         assert told.startswith("verified: ")
-        assert told.count("NOT held against the ") == 2
+        assert told.count("NOT held against the ") == 4
         assert "it has not answered in 0.5 s" in told
         assert "takes notes and shows none" in told
-        # A file that nothing was published to yet says nothing against the ledger.
-        assert "kept.notes, which has seen 0 entries" in told
+        assert "there is no folder" in told
+        assert "next-run.notes: it holds no checkpoint of this log yet" in told
         assert "held against no checkpoint that was kept elsewhere" in told
         facts = published.run("audit", "verify", "--json").json
-        assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "agrees"]
+        assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "unasked", "empty"]
         offline = published.run("audit", "verify", "--offline", "--json").json
         assert (offline["targets"], offline["offline"]) == ([], True)
 
