@@ -391,10 +391,11 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Call again later; `retry_in` has the seconds, if the server says."),
         "server_died": Description(
             "The server ended while the tool ran: the call may have happened.",
-            "`mcp-bridge servers list --start` shows what it printed."),
+            "The message has what it printed last, unless it has worked for several principals; the bridge's log has "
+            "it in any case. Look whether the call happened before you call again."),
         "server_start_failed": Description(
             "The server did not start.",
-            "`mcp-bridge servers list --start` shows what it printed."),
+            "The message says why; `mcp-bridge servers list --start` shows what it printed."),
         "server_unauthorized": Description(
             "The server wants other credentials (401 or 403). The call was not made.",
             "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client logs in "

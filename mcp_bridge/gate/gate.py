@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import functools
 import json
-import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mcp_bridge.downstream.catalog.bound_tool import Listener, ToolResult
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.call_news import CallNews
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
 from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import Admission, projected
@@ -32,7 +32,7 @@ from mcp_bridge.registered.current_call import made_for
 from mcp_bridge.telemetry import measurements, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.budgets import Usages
-
-NEWS_SECONDS = 0.25
-"""Least interval between two messages of a server about one call that are passed on; others are dropped."""
-
-MAX_NEWS_CHARS = 300
 
 _ONE_CALL = Amounts(calls=1)
 
@@ -183,8 +178,9 @@ class Gate:
                         measurements.call(tool.info.server, tool.info.name),
                         _span_of_own_tool(tool),
                         made_for(self._principal, caller.execution),
+                        self._listening(tool, projector) as listener,
                     ):
-                        result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
+                        result = await admitted.tool.call(admitted.prepared, listener, raw=raw)
                     result = await off_loop(
                         [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)
                     )
@@ -303,23 +299,14 @@ class Gate:
         """Bytes of a value as JSON, if there is a limit on them."""
         return await off_loop(value, _json_bytes, value) if self._counts_bytes else 0
 
-    def _listener(self, tool: BoundTool, projector: Projector) -> Listener:
-        """Pass a server's messages about a call on, projected, and a few times a second at most."""
-        if (news := self._news) is None:
-            return Listener(self._principal)
-        said_at = -NEWS_SECONDS
-
-        def tell(text: str) -> None:
-            nonlocal said_at
-            now = time.monotonic()
-            if now - said_at >= NEWS_SECONDS:
-                said_at = now
-                # Projected before it is truncated: a truncated secret isn't found.
-                shown = " ".join(str(projector.answer(text)).split())
-                if shown:
-                    news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
-
-        return Listener(self._principal, tell)
+    @contextmanager
+    def _listening(self, tool: BoundTool, projector: Projector) -> Iterator[Listener]:
+        """Pass on what a server says while a call is made."""
+        if self._news is None:
+            yield Listener(self._principal)
+            return
+        with CallNews(f"{tool.info.server}.{tool.info.name}", projector, self._news) as news:
+            yield Listener(self._principal, news.tell)
 
 
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:

@@ -502,6 +502,7 @@ async def _reported(reporter: ProgressReporter, *, is_wanted: bool) -> AsyncIter
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
         yield
+        await reporter.finish()
         tasks.cancel_scope.cancel()
 
 

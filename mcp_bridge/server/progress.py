@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,6 +16,12 @@ HEARTBEAT_SECONDS = 5.0
 
 LIVE_SECONDS = 1.0
 """Interval of new script output to a client with a progress token."""
+
+MAX_TOLD = 32
+"""How many messages are kept while the client takes none; the oldest ones are dropped."""
+
+FINISH_SECONDS = 1.0
+"""How long the end of a call waits for what is still to be sent."""
 
 LIVE_CHARS = 2000
 """How much of the new output, from its end, one message contains."""
@@ -29,17 +36,24 @@ class ProgressReporter:
         self._total: float | None = None
         self._scripted = False
         self._message: str | None = None
-        self._has_news = False
-        """Whether the script or the bridge has reported anything new."""
+        """What was reported last, by the script or the bridge."""
+        self._told: deque[str] = deque(maxlen=MAX_TOLD)
+        """What the bridge has reported, and servers, since it was last sent."""
+        self._reported: str | None = None
+        self._has_reported = False
+        """Whether the script has reported anything since it was last sent."""
         self._printed = ""
         self._news = anyio.Event()
+        self._is_over = False
+        self._has_ended = anyio.Event()
         self._began = time.monotonic()
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         """Report the script's own progress."""
         self._scripted = True
-        self._last, self._total, self._message = max(done, self._last), total, message
-        self._has_news = True
+        self._last, self._total = max(done, self._last), total
+        self._message = self._reported = message
+        self._has_reported = True
         self._news.set()
 
     def printed(self, _stream: str, text: str) -> None:
@@ -48,25 +62,42 @@ class ProgressReporter:
         self._news.set()
 
     def notify(self, message: str) -> None:
-        """Report what the bridge does before the script runs."""
+        """Report what the bridge does before the script runs, or what a server says meanwhile."""
         self._message = message
-        self._has_news = True
+        self._told.append(message)
         self._news.set()
 
     async def report(self) -> None:
-        """Send notifications until cancelled: news at once, otherwise signs of life at intervals."""
+        """Send notifications until `finish`: news at once, otherwise signs of life at intervals."""
         sent = -1.0
         while True:
-            self._news = anyio.Event()
             with anyio.move_on_after(HEARTBEAT_SECONDS):
                 await self._news.wait()
+            # Before anything is sent: what comes meanwhile is news.
+            self._news = anyio.Event()
             printed, self._printed = self._printed, ""
-            if not printed or self._has_news:
+            has_news = bool(self._told or self._has_reported)
+            while self._told:
+                sent = await self._send(sent, self._told.popleft())
+            if self._has_reported:
+                self._has_reported = False
+                sent = await self._send(sent, self._reported)
+            if self._is_over:
+                # What was printed is in the answer.
+                break
+            if not (printed or has_news):
                 sent = await self._send(sent, self._message)
-                self._has_news = False
             if printed:
                 shown = printed.rstrip("\n") if len(printed) <= LIVE_CHARS else "…" + printed[1:].rstrip("\n")
                 sent = await self._send(sent, shown)
+        self._has_ended.set()
+
+    async def finish(self) -> None:
+        """Have what is reported sent, if the client takes it: the call ends."""
+        self._is_over = True
+        self._news.set()
+        with anyio.move_on_after(FINISH_SECONDS):
+            await self._has_ended.wait()
 
     async def _send(self, sent: float, message: str | None) -> float:
         value = self._last if self._scripted else time.monotonic() - self._began

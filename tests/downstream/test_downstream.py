@@ -410,6 +410,13 @@ async def test_what_a_server_logs_is_told_to_the_calls_under_way_and_to_the_oper
     assert not any("details" in line for line in lines), "debug is left out"
 
 
+async def test_an_error_that_a_server_logs_is_told_behind_any_number_of_other_messages():
+    told = []
+    async with Fleet([faulty("noisy")]) as fleet:
+        await call_tool(fleet, "faulty", "noise", tell=told.append)
+    assert told[-1] == "error: the disk is full"
+
+
 async def test_what_a_server_logs_is_told_to_no_principal_once_it_serves_several():
     anna, ben = [], []
     async with Fleet([faulty("talkative")]) as fleet:

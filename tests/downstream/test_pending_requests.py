@@ -126,7 +126,7 @@ async def test_a_call_is_the_same_message_as_the_sessions_own(git_server, git_re
         post(self, data)
 
     monkeypatch.setattr(stdio_transport._Sink, "post", noted)
-    listener = Listener("me", lambda _: None) if is_told else None
+    listener = Listener("me", lambda _text, _severity: None) if is_told else None
     arguments = {"repo_path": str(git_repository), "more": {"of": [None, 1.5, "é\U0001f600", {"empty": {}}]}}
     async with Fleet([dataclasses.replace(git_server, era=era)]) as fleet:
         await fleet.server("git").start()
@@ -155,7 +155,7 @@ async def test_a_call_over_http_is_the_same_request_as_the_sessions_own(tmp_path
         return real(client, method, url, headers=headers, attempt=attempt, content=content)
 
     monkeypatch.setattr(http_transport, "opened", noted)
-    listener = Listener("me", lambda _: None) if is_told else None
+    listener = Listener("me", lambda _text, _severity: None) if is_told else None
     arguments = {"marker": "é\U0001f600"}
     with sdk_server("events", tmp_path / "calls") as port:
         async with Fleet([remote(port, "/mcp", era=era)]) as fleet:

@@ -4,8 +4,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from bridge_fixtures import until
 from downstream_calls import call_tool
 from servers.specs import faulty
 
@@ -17,6 +19,7 @@ from mcp_bridge.downstream.configuration.inherited_environment import InheritedE
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate import call_news
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_environment import environment, withheld
 from mcp_bridge.governance.server_output_masking import shown_output
@@ -264,9 +267,7 @@ async def test_a_package_that_cannot_be_fetched_is_said_to_be_one(tmp_path, comm
 # --- what they say while they work ---
 
 
-async def test_what_a_server_says_of_a_call_is_told_without_secrets_and_not_without_end(
-    sandboxes, governed, monkeypatch
-):
+async def test_what_a_server_says_of_a_call_is_told_without_secrets(sandboxes, governed, monkeypatch):
     monkeypatch.setenv("FOR_THE_VAULT", "of-the-vault-alone-55")
     governance = governed(secrets={"v": {"env": "FOR_THE_VAULT", "tools": []}})
     spec = faulty("talkative", "leak", env={"TOKEN": "of-the-vault-alone-55"})
@@ -274,4 +275,68 @@ async def test_what_a_server_says_of_a_call_is_told_without_secrets_and_not_with
     async with sandboxes.open(spec, governance=governance) as bridge:
         record = await bridge.run("from mcp.servers import faulty\nawait faulty.talk()", news=heard.append)
         assert record.status == "success", record.error
-    assert heard == ["faulty.talk: with vault://secret/v"], "what comes at once after it is passed over"
+    assert heard == ["faulty.talk: with vault://secret/v", "faulty.talk: warning: slow", 'faulty.talk: {"rows": 3}']
+
+
+async def test_of_what_a_server_says_at_once_the_worst_and_the_last_is_told(sandboxes, monkeypatch):
+    monkeypatch.setattr(call_news, "NEWS_SECONDS", 3600)
+    heard = []
+    code = "from mcp.servers import faulty\nawait faulty.say()"
+    async with sandboxes.open(faulty("talkative")) as bridge:
+        record = await bridge.run(code, news=lambda text: heard.append(text.removeprefix("faulty.say: ")))
+        assert record.status == "success", record.error
+    assert [text for text in heard if "/" in text] == ["0/40", "39/40"]
+    logs = [text for text in heard if "/" not in text]
+    assert logs == ["log 0", "error: log 7", "log 37", "log 38", "log 39"]
+
+
+async def test_what_is_kept_is_told_when_the_interval_has_passed(monkeypatch):
+    monkeypatch.setattr(call_news, "NEWS_SECONDS", 0.05)
+    heard = []
+    projector = SimpleNamespace(answer=lambda text: text)
+    with call_news.CallNews("s.t", projector, heard.append) as news:
+        for number in range(3):
+            news.tell(f"{number}/3", None)
+        await until(lambda: len(heard) == 2)
+    assert heard == ["s.t: 0/3", "s.t: 2/3"]
+
+
+# --- what they print before they die in a call ---
+
+
+async def died(fleet, principal, *, caplog):
+    """The error of a call that the server dies in, and what the operator is warned of meanwhile."""
+    caplog.clear()
+    with pytest.raises(BridgeError) as caught:
+        await call_tool(fleet, "faulty", "die", principal=principal)
+    assert caught.value.code == "server_died"
+    await until(lambda: any(record.levelname == "WARNING" for record in caplog.records))
+    return caught.value, caplog.text
+
+
+async def test_what_a_server_printed_before_it_died_in_a_call_is_in_the_error_without_secrets(caplog):
+    spec = faulty("leak-die", env={"TOKEN": "of-its-own-entry-3"})
+    async with Fleet([spec], mask_output=shown_output(None)) as fleet:
+        error, warned = await died(fleet, "ada", caplog=caplog)
+        assert printed(error) == ["no use of [TOKEN]"]
+        assert error.message == (
+            "server 'faulty' died in the middle of die (exit code 7). It printed:\n  no use of [TOKEN]\n"
+        )
+        assert "no use of [TOKEN]" in warned
+        assert "of-its-own" not in f"{warned} {error.record()}"
+
+
+async def test_what_a_server_printed_that_works_for_several_is_told_to_none_of_them(caplog):
+    async with Fleet([faulty()], mask_output=shown_output(None)) as fleet:
+        await call_tool(fleet, "faulty", "echo", {"text": "x"}, principal="anna")
+        error, warned = await died(fleet, "ben", caplog=caplog)
+        assert (printed(error), "dying as told" in warned) == ([], False)
+        assert error.private["stderr"] == ["dying as told"], "the operator's"
+        # The next processes have worked for one alone.
+        for _ in range(2):
+            error, _ = await died(fleet, "ben", caplog=caplog)
+            assert printed(error) == ["dying as told"]
+        with pytest.raises(BridgeError) as caught:
+            await call_tool(fleet, "faulty", "echo", {"text": "x"}, principal="anna")
+        assert caught.value.details["reason"] == "backoff"
+        assert "dying as told" not in str(caught.value.record()), "it is another's"

@@ -399,6 +399,30 @@ print(blocking.echo("hi") == plain, blocking.echo.raw("hi")["content"] == whole[
     assert out[3] == "True True"
 
 
+async def test_an_error_has_the_structured_content_of_the_tool_s_answer(bilingual):
+    code = {
+        "python": """
+from mcp import ToolError
+from mcp.servers import faulty
+try:
+    await faulty.refuse()
+except ToolError as exc:
+    print(exc.details["structuredContent"]["why"], exc.details["content"][0]["text"], sorted(exc.details))
+""",
+        "javascript": """
+import { faulty } from 'mcp/servers';
+try {
+  await faulty.refuse();
+} catch ({ details }) {
+  console.log(details.structuredContent.why, details.content[0].text, JSON.stringify(Object.keys(details).sort()));
+}
+""",
+    }
+    record = await bilingual.run(code, faulty("says-why", "stubborn"))
+    line = record.stdout.decode().replace('"', "'").replace("','", "', '")
+    assert line == "stubborn no, I will not ['content', 'structuredContent']\n", record.error
+
+
 async def test_a_tool_that_reports_an_error_raises_it_with_its_fields(sandboxes):
     record = await sandboxes.run(
         """

@@ -9,4 +9,5 @@ async def call_tool(fleet, server, tool, arguments=None, timeout=None, tell=None
     info = await found.listed(tool)
     arguments = arguments or {}
     await found.check(info, arguments)
-    return await found.call_tool(info, arguments, timeout, Listener(principal, tell))
+    listener = Listener(principal, None if tell is None else lambda text, _severity: tell(text))
+    return await found.call_tool(info, arguments, timeout, listener)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
+    Tell = Callable[[str, int | None], None]
+    """Takes what a server says: a text, and how severe it is for a log message, as a number; None for progress."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
@@ -25,7 +28,7 @@ class Listener:
     """
 
     principal: str
-    tell: Callable[[str], None] | None = None
+    tell: Tell | None = None
 
 
 class ToolResult(NamedTuple):

@@ -20,8 +20,12 @@ MAX_TOOL_NAME_CHARS = 500
 # The estimated size of a value that isn't text, in JSON and in memory.
 _VALUE_BYTES = 4
 
-# How many of the omitted tools are named.
+# How many of the omitted tools are named, and of how many tools it is told what is wrong with them.
 _NAMED = 3
+_TOLD_FAULTS = 10
+
+# What an omitted tool counts for: a server may send nothing else.
+_LEFT_OUT_BYTES = 80
 
 
 def size_of(value: Any, limit: int) -> int:
@@ -55,6 +59,8 @@ class BoundedListing:
     size: int = 0
     full: bool = False
     _left_out: list[str] = field(default_factory=list)
+    _faults: list[str] = field(default_factory=list)
+    _more_faults: int = 0
 
     def add(self, tools: Iterable[dict[str, Any]]) -> None:
         """Add a page, up to the limits."""
@@ -63,9 +69,8 @@ class BoundedListing:
             name = tool.get("name")
             name = name if isinstance(name, str) else ""
             if size > MAX_TOOL_BYTES or len(name) > MAX_TOOL_NAME_CHARS:
-                # Names of omitted tools count against the same limit: a server may send nothing else.
-                self._left_out.append(name[:80])
-                self.size += 80
+                self._left_out.append(name[:_LEFT_OUT_BYTES])
+                self.size += _LEFT_OUT_BYTES
             elif self.size + size > MAX_LISTING_BYTES or len(self.tools) >= MAX_TOOLS:
                 self.full = True
             else:
@@ -75,9 +80,20 @@ class BoundedListing:
                 self.full = True
                 return
 
+    def fault(self, name: str, wrong: str) -> None:
+        """Note what is wrong with a tool; nothing, if nobody wants to know."""
+        self.size += _LEFT_OUT_BYTES
+        self.full = self.full or self.size > MAX_LISTING_BYTES
+        if wrong and len(self._faults) < _TOLD_FAULTS:
+            self._faults.append(f"tool {name[:_LEFT_OUT_BYTES]!r}: {wrong}")
+        elif wrong:
+            self._more_faults += 1
+
     def notices(self, server: str) -> list[str]:
-        """What was left out, in plain language."""
-        notices = []
+        """What was left out or isn't used, in plain language."""
+        notices = [f"server {server!r}, {fault}" for fault in self._faults]
+        if self._more_faults:
+            notices.append(f"server {server!r} has {self._more_faults} more tools with such faults")
         if self._left_out:
             names = ", ".join(map(repr, self._left_out[:_NAMED])) + (", …" if len(self._left_out) > _NAMED else "")
             notices.append(

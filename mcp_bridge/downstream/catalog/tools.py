@@ -68,7 +68,7 @@ def listing_from_wire(server: str, server_alias: str, raw_tools: list[dict[str, 
     if repeated:
         notices.append(f"server {server!r} lists more than one tool of the name {', '.join(sorted(set(repeated)))}")
     if nameless:
-        notices.append(f"server {server!r} lists {nameless} tools without a name")
+        notices.append(f"server {server!r} lists tools without a name, which are left out: {nameless}")
     return Listing(
         tuple(_tool(server, server_alias, name, aliases[name], raw) for name, raw in seen.items()),
         tuple(notices),

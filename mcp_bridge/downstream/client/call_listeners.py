@@ -7,17 +7,20 @@ principal, log messages are told to nobody: they may be about an earlier call, t
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.client.log_tail import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from mcp_types import LoggingLevel
 
-    from mcp_types import LoggingMessageNotificationParams
-
-    from mcp_bridge.downstream.catalog.bound_tool import Listener
+    from mcp_bridge.downstream.catalog.bound_tool import Listener, Tell
     from mcp_bridge.downstream.transports.pending_requests import Progressed
+
+LOG_LEVELS: tuple[LoggingLevel, ...] = (
+    "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency",
+)  # fmt: skip
+"""From the least severe to the most."""
 
 SEVERAL = 2
 """From so many principals on, log messages of a server can't be attributed to one."""
@@ -47,23 +50,28 @@ class CallListeners:
         """A call has ended."""
         self._listeners.remove(listener)
 
-    async def on_log(self, params: LoggingMessageNotificationParams) -> None:
+    @property
+    def serves_several(self) -> bool:
+        """Whether calls have been made for several principals."""
+        return len(self._principals) >= SEVERAL
+
+    def on_log(self, level: LoggingLevel, data: Any) -> None:
         """Take a log message of the server."""
-        if params.level == "debug":
+        if level == "debug":
             return
-        said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
+        said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         # Treated like stderr output: the operator's log is masked.
-        logger.info("server %r logs (%s): %s", self._server, params.level, said)
-        if len(self._principals) >= SEVERAL:
+        logger.info("server %r logs (%s): %s", self._server, level, said)
+        if self.serves_several:
             return
         for listener in list(self._listeners):
             if listener.tell is not None:
-                listener.tell(said if params.level == "info" else f"{params.level}: {said}")
+                listener.tell(said if level == "info" else f"{level}: {said}", LOG_LEVELS.index(level))
 
 
-def _progress_teller(on_message: Callable[[str], None]) -> Progressed:
+def _progress_teller(tell: Tell) -> Progressed:
     def progressed(progress: float, total: float | None, message: str | None) -> None:
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        on_message(f"{done} {message}" if message else done)
+        tell(f"{done} {message}" if message else done, None)
 
     return progressed

@@ -96,6 +96,11 @@ class ServerConnection(ABC):
         return self._spec.is_remote
 
     @property
+    def serves_several(self) -> bool:
+        """Whether calls have been made over it for several principals, as far as that is known."""
+        return False
+
+    @property
     def usable(self) -> bool:
         """Whether requests can be sent now."""
         transport = self.transport

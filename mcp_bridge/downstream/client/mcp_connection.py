@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp import Client
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -39,11 +38,12 @@ from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, B
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.call_listeners import CallListeners
 from mcp_bridge.downstream.client.connection_interface import ServerConnection
+from mcp_bridge.downstream.client.listed_tools import add_page, with_headers
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
-from mcp_bridge.downstream.transports.large_parts import detached_parts, known_blocks, reattach, tools_of
+from mcp_bridge.downstream.transports.large_parts import detached_parts, known_blocks, reattach
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.downstream.transports.sse_transport import SseTransport
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
@@ -145,10 +145,16 @@ class Connection(ServerConnection):
             )
         super().__init__(spec, alias, mode, transport)
         self._listeners = CallListeners(spec.name)
+        transport.on_log = self._listeners.on_log
 
     @property
     def _is_ready(self) -> bool:
         return self._client is not None
+
+    @property
+    def serves_several(self) -> bool:
+        """As in `ServerConnection`."""
+        return self._listeners.serves_several
 
     @property
     def protocol(self) -> str | None:
@@ -167,7 +173,6 @@ class Connection(ServerConnection):
             mode=self.mode,
             client_info=_IMPLEMENTATION,
             message_handler=self._on_message,
-            logging_callback=self._listeners.on_log,
             log_level=LOG_LEVEL,
             cache=None,
         )
@@ -281,7 +286,7 @@ class Connection(ServerConnection):
                 raise
             self.pages_listed += 1
             self._refuse_bridge((page.meta or {}).get(INSTANCE_KEY))
-            await on_thread(_add_page, gathered, page)
+            await on_thread(add_page, gathered, page, self._spec, client.protocol_version)
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -292,7 +297,7 @@ class Connection(ServerConnection):
             cursors.add(cursor)
         notices = gathered.notices(self._spec.name)
         if isinstance(self.transport, HttpTransport) and client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            gathered.tools, self.transport.tool_headers, more = await on_thread(_with_headers, gathered.tools)
+            gathered.tools, self.transport.tool_headers, more = await on_thread(with_headers, gathered.tools)
             notices += more
         listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
@@ -402,24 +407,3 @@ def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> L
     """The tools that the configuration lets through. For the bridge there are no others."""
     named = (raw for raw in tools if not isinstance(raw.get("name"), str) or lets_through(spec, raw["name"]))
     return listing_from_wire(spec.name, alias, list(named))
-
-
-def _add_page(gathered: BoundedListing, page: ListToolsResult) -> None:
-    gathered.add(tools_of(page))
-
-
-def _with_headers(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, dict[Any, Any]], list[str]]:
-    """The tools that can be called over HTTP, which arguments of each are headers, and what is wrong with the others.
-
-    Protocol version 2026-07-28 has a client leave out a tool whose `x-mcp-header` annotations are invalid.
-    """
-    kept, headers, notices = [], {}, []
-    for tool in tools:
-        schema = tool.get("inputSchema") or {}
-        if wrong := find_invalid_x_mcp_header(schema):
-            notices.append(f"tool {tool.get('name')!r} is left out: its x-mcp-header is invalid ({wrong})")
-            continue
-        kept.append(tool)
-        if found := x_mcp_header_map(schema):
-            headers[str(tool.get("name"))] = found
-    return kept, headers, notices

@@ -62,7 +62,9 @@ class ListedTool:
         if converted["is_error"]:
             value = converted["value"]
             message = value if isinstance(value, str) else "the tool reported an error without a text"
-            raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
+            raw_result = converted["raw"]
+            details = {name: raw_result[name] for name in ("content", "structuredContent") if name in raw_result}
+            raise BridgeError("tool_error", message, raw=raw_result, **details)
         return ToolResult(converted["value"], converted["raw"] if raw else {})
 
 
@@ -185,7 +187,9 @@ class DownstreamServer(SupervisedServer):
             with time_limit(limit):
                 result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
-            failure = await server_errors.call_failure(self.spec, connection, tool, error, limit=self._max_result_bytes)
+            failure = await server_errors.call_failure(
+                self.spec, connection, tool, error, limit=self._max_result_bytes, mask_output=self._mask_output
+            )
             if failure.details.get("rpc_code") == server_errors.INVALID_PARAMS:
                 failure = await self._parameters_refused(connection, tool, failure, began + limit)
             raise failure from None

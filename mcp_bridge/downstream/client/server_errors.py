@@ -1,8 +1,8 @@
 """Errors about a server: codes, messages and hints for its user.
 
 The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
-and the path of its configuration reveals the host. If a server fails to start, the error quotes the last lines of its
-output, provided that a function is given that masks its secrets (`MaskOutput`).
+and the path of its configuration reveals the host. If a server fails to start, or dies, the error quotes the last lines
+of its output, provided that a function is given that masks its secrets (`MaskOutput`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MANY_PAGES = 10
 
 _OUTPUT_LINES = 8
 _OUTPUT_COLUMNS = 240
-"""How much of a server's output the error of a failed start quotes."""
+"""How much of a server's output the error of a failed start, or of a death, quotes."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Terminal escape sequences and other control characters."""
@@ -139,7 +139,11 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
         # It says what to do, and that doesn't depend on the wait.
         return copy_to_raise(last)
     message = f"server {spec.name!r} is not running and is tried again in {wait:.1f} s"
-    message += f"; last: {last.message}" if last else "."
+    if last is not None:
+        # What a process has printed that was at work is of whoever it worked for.
+        message += f"; last: {first_line(last.message) if last.code == 'server_died' else last.message}"
+    else:
+        message += "."
     extras = {"exit": last.details["exit"]} if last and "exit" in last.details else {}
     private = last.private if last else None
     retry_in = round(wait, 3)
@@ -166,24 +170,22 @@ def start_failure(
         return _connect_failure(spec, launched)
     outputs = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = outputs[0] if outputs else []
-    if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
-        why = "its working directory is not there."
-        private["cwd"] = spec.cwd
-    elif isinstance(failure, FileNotFoundError):
-        why = f"there is no command {_name(spec.command)!r}."
-        private["command"] = spec.command
-        hint = "Install it, or give its full path in the configuration."
-    elif where := _unpassable(spec):
-        why = f"{where} has a character that no process can be given."
-    elif isinstance(failure, OSError):
-        private["command"] = spec.command
-        why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
+    if not_run := _not_run(spec, failure, private):
+        why = not_run
+        if isinstance(failure, FileNotFoundError) and "command" in private:
+            hint = "Install it, or give its full path in the configuration."
     elif large := _too_large(failure, connection):
         # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif not connection.settled.is_set():
         why, hint = _not_ready(spec, launched)
+    elif answered := wrong_answer(failure):
+        # So does this. What it quotes is masked as the server's output is.
+        why, quoted = answered
+        private |= {"answer": quoted} if quoted else {}
+        shown = mask_output(spec, connection.transport.environment, quoted) if mask_output else ""
+        why = f"{why}: {shown}." if shown else f"{why}."
     elif status := connection.transport.exit_status():
         why = f"it ended with {status} before it was ready."
         if _could_not_fetch(spec, connection.transport.log.text()):
@@ -196,9 +198,25 @@ def start_failure(
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} did not start: {why}"
     if output:
-        message = "\n  ".join([f"{message} It printed:", *output]) + "\n"
+        message = _with_output(message, output)
     details = _exit(connection) | ({"output": output} if output else {})
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def _not_run(spec: ServerSpec, failure: BaseException | None, private: dict[str, Any]) -> str:
+    """Why a server's process could not be made; empty if it was. What it names of the host is put into `private`."""
+    if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
+        private["cwd"] = spec.cwd
+        return "its working directory is not there."
+    if isinstance(failure, FileNotFoundError):
+        private["command"] = spec.command
+        return f"there is no command {_name(spec.command)!r}."
+    if where := _unpassable(spec):
+        return f"{where} has a character that no process can be given."
+    if isinstance(failure, OSError):
+        private["command"] = spec.command
+        return f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
+    return ""
 
 
 def _unpassable(spec: ServerSpec) -> str | None:
@@ -237,6 +255,8 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif isinstance(failure, OSError):
         why = f"{failure.strerror or type(failure).__name__}."
+    elif answered := wrong_answer(failure):
+        why = f"{': '.join(filter(None, answered))}."
     else:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} at {shown_origin(spec.address or '')} can't be used: {why}"
@@ -279,6 +299,10 @@ def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInf
 def first_line(message: str) -> str:
     """The first line of an error's message, without the server's output."""
     return message.partition("\n")[0].removesuffix(" It printed:")
+
+
+def _with_output(message: str, output: list[str]) -> str:
+    return "\n  ".join([f"{message} It printed:", *output]) + "\n"
 
 
 def _masked_output(spec: ServerSpec, connection: ServerConnection, mask_output: MaskOutput | None) -> list[str]:
@@ -339,13 +363,41 @@ def _too_large(failure: BaseException | None, connection: ServerConnection) -> s
     return ""
 
 
+def wrong_answer(failure: BaseException | None) -> tuple[str, str] | None:
+    """What is wrong with a server's answer to another request than a call, and what it says; None if it gave none."""
+    # The SDK is loaded already: a connection exists.
+    from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+    from mcp_types import CONNECTION_CLOSED  # noqa: PLC0415
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    if isinstance(failure, ValidationError):
+        return f"it answered something that is no {failure.title} of the protocol ({_invalid_part(failure)})", ""
+    if isinstance(failure, MCPError) and failure.code != CONNECTION_CLOSED:
+        return f"it answered with the error {failure.code}", failure.message.rstrip(".")[:_REASON]
+    return None
+
+
 def _name(command: str) -> str:
     """A command without its folder, which would reveal the host's file system."""
     return command.rpartition("/")[2]
 
 
-def death(spec: ServerSpec, connection: ServerConnection, tool: ToolInfo | None = None) -> BridgeError:
-    """The error for a server that was ready and ended by itself."""
+def death(
+    spec: ServerSpec,
+    connection: ServerConnection,
+    tool: ToolInfo | None = None,
+    *,
+    mask_output: MaskOutput | None = None,
+) -> BridgeError:
+    """The error for a server that was ready and ended by itself.
+
+    Args:
+        spec: The server.
+        connection: Its process.
+        tool: The tool that was being called, or None.
+        mask_output: As in `start_failure`. What a process has printed that has worked for several principals isn't
+            quoted: it may be about another's call.
+    """
     if spec.is_remote:
         during = f" in the middle of {tool.name}: the call may have happened" if tool else ""
         message = f"the connection to server {spec.name!r} ended{during}"
@@ -357,15 +409,32 @@ def death(spec: ServerSpec, connection: ServerConnection, tool: ToolInfo | None 
     during = f" in the middle of {tool.name}" if tool else ""
     message = f"server {spec.name!r} died{during} ({how})."
     extras = {"tool": tool.name} if tool else {}
+    if output := _masked_output(spec, connection, None if connection.serves_several else mask_output):
+        message, extras = _with_output(message, output), extras | {"output": output}
     hint = "The next call starts it again."
     private = _private(spec, connection)
     return error(spec, "server_died", message, hint=hint, private=private, **extras, **_exit(connection))
 
 
 async def call_failure(
-    spec: ServerSpec, connection: ServerConnection, tool: ToolInfo, cause: Exception, *, limit: int
+    spec: ServerSpec,
+    connection: ServerConnection,
+    tool: ToolInfo,
+    cause: Exception,
+    *,
+    limit: int,
+    mask_output: MaskOutput | None = None,
 ) -> BridgeError:
-    """The error for a call that raised an exception."""
+    """The error for a call that raised an exception.
+
+    Args:
+        spec: The server.
+        connection: The connection that it was made on.
+        tool: The tool.
+        cause: The exception.
+        limit: The largest result that is accepted, in bytes.
+        mask_output: As in `death`.
+    """
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
     from pydantic import ValidationError  # noqa: PLC0415
@@ -390,7 +459,7 @@ async def call_failure(
             with anyio.move_on_after(0 if spec.is_remote else _EXIT_STATUS_WAIT):
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
-            return death(spec, connection, tool)
+            return death(spec, connection, tool, mask_output=mask_output)
         code: Code = "bad_arguments" if cause.code == INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if isinstance(cause, ValidationError):

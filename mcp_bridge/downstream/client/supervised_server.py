@@ -316,7 +316,7 @@ class SupervisedServer:
             return
         connection.death_handled = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
-        error = server_errors.death(self.spec, connection)
+        error = server_errors.death(self.spec, connection, mask_output=self._mask_output)
         server_errors.log(error)
         if healthy:
             self._failures = 0
@@ -399,7 +399,7 @@ class SupervisedServer:
                 self._set_listing(listing)
                 self._not_listed = None
         except Exception as error:  # noqa: BLE001 - whoever is about to call a tool is told (`_check_listed`)
-            self._not_listed = str(error)
+            self._not_listed = ": ".join(filter(None, server_errors.wrong_answer(error) or (str(error),)))
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
             now = anyio.current_time()

@@ -66,7 +66,7 @@ from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
     from mcp_bridge.downstream.transports.pending_requests import Progressed
+    from mcp_bridge.downstream.transports.server_messages import OnLog
 
 logger = logging.getLogger(__name__)
 
@@ -195,6 +196,7 @@ class HttpTransport:
         self.tool_headers: dict[str, dict[Any, Any]] = {}
         self.has_asked_for_announcements = anyio.Event()
         self.on_listening: Callable[[], None] = _nothing
+        self.on_log: OnLog = no_log
         self.session: str | None = None
         self.version: str | None = None
         self.posts: dict[object, Post] = {}

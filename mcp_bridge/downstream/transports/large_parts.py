@@ -1,23 +1,21 @@
-"""Detaches the large parts of a server's messages before the SDK processes the rest.
+"""Detaches the large parts of a server's messages, and lists of tools, before the SDK processes the rest.
 
 The SDK copies and validates a whole message several times on the event loop, which takes a tenth of a second for the
 largest accepted message. So the transport passes it a message without its large parts, which a marker stands for. The
-parts are validated off the event loop, one at a time.
+parts are validated off the event loop, one at a time. A list of tools is detached whatever its size: the SDK refuses it
+as a whole if one tool is malformed (`client/listed_tools.py`).
 
 Loads the MCP SDK: import this module only where a server is started.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mcp_types import CallToolResult, ContentBlock, ListToolsResult, Tool
+from mcp_types import CallToolResult, ContentBlock, ListToolsResult
 from pydantic import TypeAdapter
 
 from mcp_bridge.offload import is_large
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LARGE_CHARS = 256 << 10
 LARGE_VALUES = 2000
@@ -51,13 +49,18 @@ def is_oversized(value: Any) -> bool:
     return is_large(value, chars=LARGE_CHARS, values=LARGE_VALUES)
 
 
+def has_tools(result: dict[str, Any]) -> bool:
+    """Whether a result is a page of a list of tools."""
+    return isinstance(result.get("tools"), list)
+
+
 def detach(result: Any) -> Any:
-    """The result without its large parts; the same object if it has none or isn't a result.
+    """The result without its large parts, and its tools; the same object if it has none or isn't a result.
 
     Args:
         result: A decoded JSON-RPC result. It isn't modified.
     """
-    if not isinstance(result, dict) or not is_oversized(result):
+    if not isinstance(result, dict) or not (has_tools(result) or is_oversized(result)):
         return result
     meta = result.get("_meta")
     if not (meta is None or isinstance(meta, dict)):
@@ -127,19 +130,3 @@ def _named(block: dict[str, Any]) -> dict[str, str]:
         f"[a content block of the type {block['type'][:_SHOWN_TYPE_CHARS]!r} is left out: the bridge doesn't know it]"
     )
     return {"type": "text", "text": text}
-
-
-def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:
-    """The tools of a listing page, normalised by the SDK's model, with wire names.
-
-    Raises:
-        pydantic.ValidationError: One of them is invalid.
-    """
-    for raw in detached_parts(page).get("tools", ()):
-        yield _dumped(Tool.model_validate(raw, by_name=False))
-    for tool in page.tools:
-        yield _dumped(tool)
-
-
-def _dumped(tool: Tool) -> dict[str, Any]:
-    return tool.model_dump(mode="json", by_alias=True, exclude_unset=True)

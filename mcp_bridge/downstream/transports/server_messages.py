@@ -31,14 +31,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.client.log_tail import logger
-from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, is_oversized
+from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, has_tools, is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized, request_id_of
 from mcp_bridge.downstream.transports.pending_requests import FIRST_ID, PendingRequests, number_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_types import LoggingLevel
+
     from mcp_bridge.downstream.client.log_tail import LogRing
+
+    OnLog = Callable[[LoggingLevel, Any], None]
+    """Called with the level and the data of a log message."""
 
 # Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000
@@ -48,9 +55,9 @@ MAX_TOOLS_IN_PAGE = 5_000
 _MESSAGE_SECONDS = 0.0003
 _LINE_SECONDS = 0.00003
 
-# Notifications that are shown to people as they arrive. A talkative server gets a burst of these and then so many a
-# second; dropping the rest costs little.
-_RATE_LIMITED = frozenset({"notifications/message", "notifications/progress"})
+# Notifications that are shown to people as they arrive: progress, and log messages, of which the severe ones count by
+# themselves. A talkative server gets a burst of each kind and then so many a second; dropping the rest costs little.
+_MINOR_LEVELS = ("debug", "info", "notice", "warning")
 _NOTIFICATION_BURST = 50
 _NOTIFICATIONS_PER_SECOND = 20
 
@@ -87,6 +94,7 @@ class ReadTransport(Protocol):
     tenant: fair_share.Tenant
     log: LogRing
     requests: PendingRequests
+    on_log: OnLog
 
     def take_requester(self, number: object) -> fair_share.Tenant:
         """The tenant that an answer is charged to."""
@@ -114,6 +122,28 @@ def _is_malformed(message: JSONRPCNotification) -> bool:
     return True
 
 
+class _Rate:
+    """The limit on the rate of one kind of notification."""
+
+    def __init__(self) -> None:
+        self._tokens = float(_NOTIFICATION_BURST)
+        self._looked = anyio.current_time()
+
+    def allows_one(self) -> bool:
+        """Take one, if there may be one more."""
+        now = anyio.current_time()
+        self._tokens = min(_NOTIFICATION_BURST, self._tokens + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
+        self._looked = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def no_log(level: LoggingLevel, data: Any) -> None:
+    """Take a log message that nobody wants."""
+
+
 class MessageReader(ABC):
     """The SDK's read stream: messages of limited size and number, each charged to whoever it is for."""
 
@@ -122,8 +152,7 @@ class MessageReader(ABC):
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._processed = 0
-        self._tokens = float(_NOTIFICATION_BURST)
-        self._looked = anyio.current_time()
+        self._rates = {kind: _Rate() for kind in ("progress", "logs", "errors")}
         self._has_logged_malformed = False
         self._has_logged_encoding = False
 
@@ -207,7 +236,8 @@ class MessageReader(ABC):
                 self._answer(message)
             return self._transport.take_requester(number)
         tenant = self._transport.tenant
-        if message.method in _RATE_LIMITED and not self._may_forward_notification():
+        rate = self._rate_of(message)
+        if rate is not None and not rate.allows_one():
             tenant.charge(_LINE_SECONDS)
         elif message.method == "notifications/progress" and self._transport.requests.progress(message.params):
             tenant.charge(_MESSAGE_SECONDS)
@@ -223,6 +253,14 @@ class MessageReader(ABC):
             if not self._has_logged_malformed:
                 self._has_logged_malformed = True
                 logger.warning("a server sends malformed notifications (%s), which are dropped", message.method)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/message" and message.params:
+            # Past the session, whose tasks it would reach after the end of the call that it is about.
+            tenant.charge(_MESSAGE_SECONDS)
+            try:
+                self._transport.on_log(message.params["level"], message.params["data"])
+            except Exception:  # noqa: BLE001 - logged
+                # The reader is needed by others.
+                logger.exception("what a server has logged was not passed on")
         else:
             tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
@@ -232,15 +270,13 @@ class MessageReader(ABC):
         if not self._transport.requests.settle(message):
             self._ready.append(SessionMessage(message))
 
-    def _may_forward_notification(self) -> bool:
-        """Whether the rate limit allows one more notification that is shown to people."""
-        now = anyio.current_time()
-        self._tokens = min(_NOTIFICATION_BURST, self._tokens + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
-        self._looked = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+    def _rate_of(self, message: JSONRPCRequest | JSONRPCNotification) -> _Rate | None:
+        """The limit on the rate of a notification that is shown to people; None for any other message."""
+        if message.method == "notifications/progress":
+            return self._rates["progress"]
+        if message.method == "notifications/message":
+            return self._rates["logs" if (message.params or {}).get("level") in _MINOR_LEVELS else "errors"]
+        return None
 
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
         number = request_id_of(line)
@@ -303,7 +339,7 @@ _body: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
-    """A message, and the limit that it exceeds, if any. An answer's large parts are detached.
+    """A message, and the limit that it exceeds, if any. An answer's large parts, and its tools, are detached.
 
     Raises:
         ValueError: It is not a message.
@@ -316,7 +352,12 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
             if _TOO_DEEP in str(exc):
                 raise RecursionError from None
             raise
-        return message, _exceeded_limit(message.result) if isinstance(message, JSONRPCResponse) else ""
+        if not isinstance(message, JSONRPCResponse):
+            return message, ""
+        over = _exceeded_limit(message.result)
+        if has_tools(message.result):
+            message.result = detach(message.result)
+        return message, over
     read = large_json.loads(line, _decoder)
     if may_hold_surrogates(line):
         # As for a short line: text that UTF-8 can't encode.

@@ -34,7 +34,7 @@ from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import LineSplitter
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
 
     from mcp_bridge.downstream.transports.pending_requests import Progressed
+    from mcp_bridge.downstream.transports.server_messages import OnLog
 
 # How long the process may take to exit by itself after its stdin was closed.
 EXIT_GRACE = 2.0
@@ -87,6 +88,7 @@ class StdioTransport:
         requests: The requests that don't pass the SDK's session.
         tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
+        on_log: Called with the level and the data of each log message.
         retired: None: a process is used until it ends.
     """
 
@@ -115,6 +117,7 @@ class StdioTransport:
         self.tenant = tenant
         self._askers: dict[object, fair_share.Tenant] = {}
         self.received = 0
+        self.on_log: OnLog = no_log
         self._has_ended = False
         self._waiting = anyio.CancelScope()
         self._is_reading = False

@@ -55,7 +55,7 @@ if MODE == "unchecked":
         tool("typeless", {"force": {"type": "truth"}}),
     ]
 if MODE == "talkative":
-    TOOLS += [tool("talk")]
+    TOOLS += [tool("talk"), tool("say")]
 if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
 if MODE == "noisy":
@@ -96,6 +96,8 @@ def list_tools(params):
         return {"tools": [*TOOLS, *page], "nextCursor": str(time.monotonic_ns())}
     if MODE == "values":
         return {"tools": [tool("values", {"x": {"enum": [[]] * 600_000}})]}
+    if MODE == "no-list":
+        return {"tools": VALUE}
     if MODE == "endless":
         return {"tools": TOOLS, "nextCursor": str(time.monotonic_ns())}
     if MODE == "circle":
@@ -128,16 +130,22 @@ def deep(outer, padding, inner, where):
     return text("t", structuredContent={"deep": value})
 
 
-def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
+def log(level, data):
+    send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": level, "data": data}})
+
+
+def call(name, arguments, meta):  # noqa: C901, PLR0912 - a list of faults
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
     if name == "sleep":
         time.sleep(arguments["seconds"])
         return text("slept")
     if name == "refuse":
-        return text("no, I will not", isError=True)
+        more = {"structuredContent": {"why": VALUE}} if MODE == "says-why" else {}
+        return text("no, I will not", isError=True, **more)
     if name == "die":
-        print(os.environ["TOKEN"] if MODE == "leak-die" else "dying as told", file=sys.stderr, flush=True)
+        told = f"no use of {os.environ['TOKEN']}" if MODE == "leak-die" else "dying as told"
+        print(told, file=sys.stderr, flush=True)
         os._exit(7)
     if name == "hang":
         hang()
@@ -155,10 +163,19 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
         )
         sys.stdout.write((note + "\n") * 20_000)
         sys.stdout.flush()
+        log("error", "the disk is full")
     if name == "talk":
         first = f"with {os.environ['TOKEN']}" if VALUE == "leak" else "reading"
         for level, data in (("info", first), ("debug", "details"), ("warning", "slow"), ("info", {"rows": 3})):
-            send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": level, "data": data}})
+            log(level, data)
+    if name == "say":
+        # With progress beside it.
+        token = meta.get("progressToken")
+        for number in range(40):
+            log("error" if number == 7 else "info", f"log {number}")
+            params = {"progressToken": token, "progress": number, "total": 40}
+            if token is not None:
+                send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
     if name == "blocks":
         return {"content": [{"type": "text", "text": "x"}] * 5000}
     if name == "last":
@@ -200,17 +217,20 @@ def reply(message):
         result = {
             "protocolVersion": "2025-11-25",
             "capabilities": {"tools": {"listChanged": True}},
-            "serverInfo": {"name": "faulty", "version": "1"},
+            "serverInfo": VALUE if MODE == "no-initialize" else {"name": "faulty", "version": "1"},
         }
     elif method == "ping":
         result = {}
+    elif method == "tools/list" and MODE == "refuses-list":
+        send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603, "message": f"no licence for {VALUE}."}})
+        return
     elif method == "tools/list":
         result = list_tools(params)
     elif method == "tools/call":
         if MODE == "malformed":
             result = {"content": "not a list"}
         else:
-            result = call(params["name"], params.get("arguments") or {})
+            result = call(params["name"], params.get("arguments") or {}, params.get("_meta") or {})
     else:
         error = {"code": -32601, "message": "Method not found"}
         send({"jsonrpc": "2.0", "id": message["id"], "error": error})
