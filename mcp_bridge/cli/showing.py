@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
@@ -44,6 +45,32 @@ def _write(stream: TextIO, text: str) -> None:
     # Characters that the terminal's encoding lacks are escaped.
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def told(text: str, style: str = "", *, mark: str = "", mark_style: str = "", stream: TextIO | None = None) -> None:
+    """Print text in a style. At a terminal its lines are wrapped between words; anywhere else they aren't.
+
+    Args:
+        text: The text.
+        style: Its style, as `rich` names it.
+        mark: What is before it, and a space.
+        mark_style: The style of that.
+        stream: Where to; by default standard output.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream or sys.stdout)
+    text = f"{mark} {escaping.escape_controls(text)}" if mark else escaping.escape_controls(text)
+    if console.file.isatty():
+        # A word that is longer than a line is left to the terminal, from which it is copied in one piece.
+        wrapper = textwrap.TextWrapper(
+            console.width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        )
+        text = "\n".join(map(wrapper.fill, text.split("\n")))
+    shown = Text(text, style)
+    shown.stylize(mark_style, 0, len(mark))
+    console.print(shown, soft_wrap=True)
 
 
 class Progress:

@@ -20,6 +20,10 @@ from mcp_bridge.near_names import spelled_like
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_RULES = "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it."
+_ERASED = "Write `mcp-bridge erase --execution ID`."
+_NEVER_SHOWN = "A secret is never shown. `mcp-bridge secret set NAME` replaces it."
+
 INSTEAD = {
     "help": "Write `mcp-bridge --help`.",
     "start": "`mcp-bridge serve` serves a client; `mcp-bridge run FILE` runs a script.",
@@ -27,6 +31,7 @@ INSTEAD = {
     "list": "`mcp-bridge servers list` has the servers, `mcp-bridge execution list` what was run.",
     "tools": "`mcp-bridge servers list --start` has the servers with the number of their tools.",
     "exec": "Write `mcp-bridge run -c CODE`.",
+    "execute": "Write `mcp-bridge run -c CODE`.",
     "eval": "Write `mcp-bridge run -c CODE`.",
     "call": "A tool is called by a script: `mcp-bridge run -c 'from mcp.servers import SERVER; await SERVER.TOOL()'`.",
     "config": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
@@ -45,18 +50,70 @@ INSTEAD = {
     "upgrade": "Write `uv tool upgrade mcp-code-bridge`.",
     "approve": "Write `mcp-bridge approvals approve ID`; `mcp-bridge approvals list` has the ids.",
     "deny": "Write `mcp-bridge approvals deny ID`; `mcp-bridge approvals list` has the ids.",
+    "search": "Write `mcp-bridge servers search WORDS`.",
+    "find": "Write `mcp-bridge servers search WORDS`.",
+    "login": "Write `mcp-bridge servers login NAME`.",
+    "logout": "Write `mcp-bridge servers logout NAME`.",
+    "rm": "Write `mcp-bridge uninstall`.",
+    "ls": "`mcp-bridge servers list` has the servers, `mcp-bridge execution list` what was run.",
+    "resume": "Write `mcp-bridge execution resume ID`.",
+    "cancel": "Write `mcp-bridge execution cancel ID`.",
+    "verify": "Write `mcp-bridge audit verify`.",
+    "export": "Write `mcp-bridge audit export FILE`.",
+    "delete": "`mcp-bridge erase` makes what was kept unreadable, `mcp-bridge uninstall` removes the bridge.",
+    "validate": "`mcp-bridge program validate FILE` checks a program, `mcp-bridge policy check` the policy.",
     "servers start": "Write `mcp-bridge servers list --start`.",
     "servers show": "Write `mcp-bridge servers list`.",
-    "image rm": "Write `mcp-bridge image prune`.",
-    "image remove": "Write `mcp-bridge image prune`.",
+    "servers get": "Write `mcp-bridge servers list`.",
+    "servers tools": "Write `mcp-bridge servers search WORDS`.",
+    "servers edit": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
+    "image update": "Write `mcp-bridge image build`.",
     "image pull": "No image is ever pulled. Write `mcp-bridge image build`.",
-    "policy deny": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
-    "policy allow": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
-    "policy set": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
-    "secret get": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
-    "secret show": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
+    "policy list": "Write `mcp-bridge policy show`.",
+    "policy test": "Write `mcp-bridge policy explain SERVER.TOOL`.",
+    **{f"policy {word}": _RULES for word in ("add", "allow", "deny", "remove", "set")},
+    **{f"secret {word}": _NEVER_SHOWN for word in ("get", "read", "show", "view")},
+    "secret rotate": "Write `mcp-bridge secret set NAME`, which replaces it.",
+    "principal show": "Write `mcp-bridge principal list`.",
+    "program new": "Write `mcp-bridge program save NAME FILE`, or `mcp-bridge program plan INTENT`.",
+    "program start": "Write `mcp-bridge program run FILE|NAME`.",
+    "execution start": "Write `mcp-bridge run FILE`, or `mcp-bridge program run FILE|NAME`.",
+    "execution retry": "Write `mcp-bridge execution resume ID`.",
+    "execution replay": "Write `mcp-bridge replay ID`.",
+    **{f"execution {word}": _ERASED for word in ("delete", "erase", "remove", "rm")},
+    **{f"session {word}": "Write `mcp-bridge session end NAME`." for word in ("delete", "remove", "rm")},
+    "session new": "A call of run_python with a new session's name makes it: `mcp-bridge run --session NAME FILE`.",
+    "event list": "`mcp-bridge execution list` has the executions that wait for an event.",
+    "approvals add": "Write `mcp-bridge approvals approve ID`.",
+    "audit list": "Write `mcp-bridge execution list`.",
+    "audit show": "Write `mcp-bridge execution show ID`.",
 }
 """Replacements for words that aren't commands, by the commands that precede them."""
+
+_ALIKE = (
+    frozenset({"add", "create", "make", "new", "put", "register", "save", "set", "store"}),
+    frozenset({"del", "delete", "drop", "erase", "prune", "remove", "revoke", "rm", "unset"}),
+    frozenset({"abort", "cancel", "close", "end", "kill", "stop", "terminate"}),
+    frozenset({"all", "list", "ls", "ps"}),
+    frozenset({"cat", "describe", "get", "info", "inspect", "print", "read", "show", "view"}),
+    frozenset({"find", "grep", "lookup", "query", "search"}),
+    frozenset({"exec", "execute", "launch", "run", "start"}),
+    frozenset({"emit", "fire", "post", "send", "trigger"}),
+    frozenset({"accept", "allow", "approve", "confirm", "grant", "yes"}),
+    frozenset({"decline", "deny", "no", "refuse", "reject"}),
+    frozenset({"refresh", "regenerate", "reissue", "renew", "rotate", "rotate-key"}),
+    frozenset({"auth", "authenticate", "authorize", "login", "signin"}),
+    frozenset({"logout", "signout"}),
+    frozenset({"continue", "restart", "resume"}),
+    frozenset({"check", "lint", "test", "validate", "verify"}),
+    frozenset({"explain", "why"}),
+    frozenset({"draw", "graph", "plot"}),
+    frozenset({"build", "create", "make", "new"}),
+)
+"""Usual words for one thing. Where a group has one command of a row, the others mean it; none of them is misspelt."""
+
+_MISSPELT = 0.75
+"""How similar a command is that is meant by a wrong word: `create` is 0.67 like `rotate`."""
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Error numbers for output that can't be written, which is a problem of its destination."""
@@ -175,11 +232,21 @@ def _for_unknown_command(word: str, known: list[str], path: str) -> str:
     within = " ".join([*path.split()[1:], word])
     if instead := INSTEAD.get(within):
         return instead
-    close = spelled_like(word, known)
+    close = _meant(word, known, path)
     if not close and any(char in word for char in "()=\n"):
         return "Code goes after -c: write `mcp-bridge run -c CODE`."
     listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."
     return f"Write `{path} {close[0]}`. `{path} --help` has all commands." if close else listed
+
+
+def _meant(word: str, known: list[str], path: str) -> list[str]:
+    """The command of a group that a word means, or that is spelled like it."""
+    rows = [row for row in _ALIKE if word.lower() in row]
+    if not rows:
+        return spelled_like(word, known, cutoff=_MISSPELT)
+    # Without a group a word doesn't say what it is about.
+    found = [[name for name in known if name in row] for row in rows] if " " in path else []
+    return next((meant for meant in found if len(meant) == 1), [])
 
 
 def _is_file(word: str) -> bool:

@@ -330,11 +330,13 @@ def make_function(row: dict[str, Any], tools: _Tools) -> Any:
 
 def _describe(function: Any, row: dict[str, Any], tools: _Tools) -> None:
     """Give a tool's function the name, documentation and signature of its row."""
+    shown = f"{tools.alias}.{row['alias']}"
+    hint = f'All of it: await runtime.describe("{shown}", "full"); its JSON Schema: "schema" in place of "full".'
     for made, name, returns in ((function, row["alias"], row["returns"]), (function.raw, "raw", "dict[str, Any]")):
         made.__name__ = name
         made.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
         made.__module__ = f"mcp.servers.{tools.alias}"
-        made.__doc__ = row["doc"]
+        made.__doc__ = f"{row['doc']}\n\n{hint}" if row["doc"] else hint
         made.__signature__ = signature(row["params"], returns, extra=row["extra"])
 
 

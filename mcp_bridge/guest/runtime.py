@@ -385,7 +385,11 @@ class _Functions:
         return rows
 
     def describe(self, name: str, detail: str = "signature") -> Any:
-        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
+        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" or "schema".
+
+        What "line" and "signature" cut ends in `…`. "full" has all descriptions, and types with all of their fields and
+        values; where a type is too long for it, its last line says so. "schema" is what the server sent, as a dict.
+        """
         result = self._request(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 

@@ -514,13 +514,16 @@ class Requests:
         if request.detail == "schema":
             schemas = {tool.name: describe.schemas(tool) for tool in tools}
             return {"schema": schemas if not tool_name else schemas[tools[0].name]}
-        if not tool_name:
-            return {"text": await _off_loop(describe.render_all, tools, request.detail)}
-        [text] = await _rendered(_TEXTS[request.detail], tools)
-        if not request.with_row:
-            return {"text": text}
-        [row] = await _rendered(describe.proxy_row, tools)
-        return {"text": text, "row": row}
+        detail, is_full = request.detail, request.detail == "full"
+
+        def told(tools: Sequence[ToolInfo]) -> dict[str, Any]:
+            if not tool_name:
+                return {"text": describe.render_all(tools, detail)}
+            row = {"row": describe.proxy_row(tools[0], is_whole=is_full)} if request.with_row else {}
+            return {"text": _TEXTS[detail](tools[0])} | row
+
+        # In full a small schema, which refers to itself, may take a tenth of a second.
+        return await (on_thread(told, tools) if is_full else _off_loop(told, tools))
 
     def _of_that_name(self, name: str) -> list[str]:
         """The tools that a name without its server stands for, or with a wrong one; of what is listed already."""

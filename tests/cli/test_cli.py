@@ -1,6 +1,7 @@
 """The command line: every command and option, its exit status, and what it says to bad input."""
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -15,13 +16,12 @@ from pathlib import Path
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
-from rich.console import Console
 from server_fixtures import cached
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli, escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, log_file
+from mcp_bridge.cli import configuration_loading, exit_statuses, log_file, showing
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
 from mcp_bridge.downstream.configuration.client_file_reading import Problem
@@ -240,7 +240,7 @@ def test_run_prints_no_controls_but_the_scripts_own(ran):
 def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
     exit_statuses.print_error(BridgeError("bad_config", EVIL, hint=EVIL))
     assert capsys.readouterr().err.count(TAMED) == 2
-    doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
+    doctor._print([{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
     assert capsys.readouterr().out.count(TAMED) == 2
     logged = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (EVIL,), None)
     assert TextFormatter(dated=False).format(logged) == f"mcp-bridge: WARNING: {TAMED}"
@@ -586,6 +586,24 @@ def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, 
     shown = setup.run("servers", "list")
     assert shown.returncode == 0
     assert b"time" in shown.stdout
+
+
+def test_lines_are_wrapped_at_a_terminal_alone_and_never_within_a_word(configure):
+    path = "/nowhere/" + "a-long-folder/" * 12 + "server"
+    setup = configure(ServerSpec(name="dead", command=path))
+    shown = setup.run("servers", "list", "--start").stdout.decode()
+    assert f"dead: command: {path}\n" in shown
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for kind, is_wrapped in ((io.StringIO, False), (Terminal, True)):
+        written = kind()
+        showing.told(f"{'of many words ' * 12}{path} :x: [red]", "dim", mark="warn", stream=written)
+        lines = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue()).splitlines()
+        assert " ".join(line.strip() for line in lines) == f"warn {'of many words ' * 12}{path} :x: [red]"
+        assert (len(lines) > 1) == is_wrapped
 
 
 def test_a_server_whose_tools_are_known_is_started_all_the_same(configure, tmp_path):

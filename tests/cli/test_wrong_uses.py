@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.app import app
+from mcp_bridge.cli.usage_errors import INSTEAD
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_uses.yaml").read_text())
 ROWS = [row for rows in TABLE.values() for row in rows]
@@ -77,3 +79,20 @@ def test_the_table_is_large_and_has_no_row_twice():
     assert len(kinds) == len(ROWS)
     for row in ROWS:
         assert set(row) <= {"meant", "write", "config", "files", "env", "stdin", "answer", "status"}, row
+
+
+def test_what_is_to_be_written_in_place_of_a_word_is_a_command_and_the_word_is_none():
+    def selected(words):
+        command = get_command(app)
+        for word in words:
+            if not hasattr(command, "commands"):
+                break
+            command = command.commands.get(word)
+            if command is None:
+                return None
+        return command
+
+    for wrong, instead in INSTEAD.items():
+        assert selected(wrong.split()) is None, wrong
+        for written in re.findall(r"`mcp-bridge ([^`]*)`", instead):
+            assert written.startswith("--") or selected(written.split()) is not None, (wrong, written)

@@ -71,6 +71,44 @@ def test_a_name_that_only_the_schema_allows_is_no_fault_by_itself():
         assert "format" not in wrong(ZONES | free, {"format": "24h"})
 
 
+EITHER = {"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
+WAYS = [{"required": ["id"]}, {"required": ["name"]}]
+
+
+def test_what_is_needed_in_one_of_several_ways_is_told():
+    assert wrong(EITHER | {"oneOf": WAYS}, {}) == "arguments: give one of: id; name"
+    assert wrong(EITHER | {"anyOf": WAYS}, {}) == "arguments: give at least one of: id; name"
+    assert wrong(EITHER | {"oneOf": WAYS}, {"id": 1, "name": "a"}) == "arguments: give only one of: id; name"
+    nested = {"properties": {"rows": {"items": EITHER | {"oneOf": WAYS}}}}
+    assert wrong(nested, {"rows": [{"id": 1}, {}]}) == "rows[1]: give one of: id; name"
+
+
+def test_arguments_that_name_one_of_several_ways_are_told_what_is_wrong_with_it():
+    ways = [
+        {"properties": {"id": {"type": "integer"}}, "required": ["id"]},
+        {"$ref": "#/$defs/Named"},
+    ]
+    schema = {
+        "oneOf": ways,
+        "$defs": {"Named": {"properties": {"name": {"type": "string"}}, "required": ["name", "at"]}},
+    }
+    assert wrong(schema, {"name": "x"}) == "arguments: give one of: id; at"
+    assert wrong(schema, {"id": "7"}) == "id: '7' is not of type 'integer'"
+    assert wrong(schema, {"name": 7, "at": 1}) == "name: 7 is not of type 'string'"
+    nullable = {"properties": {"a": {"anyOf": [EITHER | {"required": ["id"]}, {"type": "null"}]}}}
+    assert wrong(nullable, {"a": {}}) == "a: give id"
+    assert wrong(nullable, {"a": {"id": "7"}}) == "a.id: '7' is not of type 'integer'"
+    plain = {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+    assert wrong(plain, {"a": {}}) == "a: {} is not valid under any of the given schemas"
+
+
+async def test_of_a_part_of_the_arguments_the_others_are_not_missed():
+    assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({}) == []
+    assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({"id": "7"}) == [
+        "id: '7' is not of type 'integer'"
+    ]
+
+
 def test_names_within_an_argument_are_told_with_those_that_were_meant():
     entity = {
         "type": "object",

@@ -237,6 +237,88 @@ def test_what_a_rendering_cuts_is_read_in_full():
     assert "all of it" not in describe.render(STATUS)
 
 
+TASK = {
+    "type": "object",
+    "properties": {
+        "content": {"type": "string", "description": "What is to be done."},
+        **{f"field_{number}": {"type": "integer"} for number in range(18)},
+        "state": {"$ref": "#/$defs/State"},
+    },
+    "required": ["content"],
+}
+STATES = {"enum": [f"state {number}" for number in range(40)], "description": "Where it stands."}
+SORT = {"oneOf": [{"const": "asc", "description": "The first one first."}, {"const": "desc"}]}
+CREATE = make(
+    "create_tasks",
+    "Creates tasks.",
+    schema={
+        "properties": {"items": {"type": "array", "items": TASK}, "sort": SORT, "state": {"$ref": "#/$defs/State"}},
+        "required": ["items"],
+        "$defs": {"State": STATES},
+    },
+    output={"type": "object", "properties": {"ids": {"type": "array", "description": "Their ids."}}},
+)
+
+
+def test_in_full_a_tool_has_the_fields_values_and_descriptions_within_its_types():
+    rendered = describe.render(CREATE)
+    assert "items: list[dict(content: str, …)]" in rendered
+    assert "state: Literal['state 0', 'state 1', 'state 2', …] = ..." in rendered
+    assert rendered.endswith('… all of it: await runtime.describe("s.create_tasks", "full")')
+    full = describe.full(CREATE)
+    assert "list[dict(content: str, field_0?: int, " in full
+    assert full.count("'state 39'") == 2
+    assert full.splitlines()[1:] == [
+        "  Creates tasks.",
+        "    items[].content: What is to be done.",
+        "    items[].state: Where it stands.",
+        "    sort = 'asc': The first one first.",
+        "  state: Where it stands.",
+        "  result.ids: Their ids.",
+        '  As JSON Schema: await runtime.describe("s.create_tasks", "schema")',
+    ]
+    assert "…" not in full
+    types = {row["name"]: row["type"] for row in describe.proxy_row(CREATE, is_whole=True)["params"]}
+    assert "field_17?: int" in types["items"]
+
+
+def test_a_signature_says_that_descriptions_within_a_type_are_left_out():
+    tool = make("x", schema={"properties": {"a": {"items": {"type": "string", "description": "One of them."}}}})
+    assert describe.render(tool).endswith(
+        'list[str] = ...) -> str | list | None\n  … all of it: await runtime.describe("s.x", "full")'
+    )
+
+
+def test_what_is_too_long_even_in_full_is_said_with_where_to_read_it():
+    large = {"properties": {f"{number}{'x' * 300}": {"type": "string"} for number in range(100)}}
+    long = {"items": {"type": "string", "description": "word " * 10_000}}
+    tree = {"properties": {"children": {"items": {"$ref": "#/properties/tree"}}}}
+    full = describe.full(make("x", schema={"properties": {"a": {}, "large": large, "long": long, "tree": tree}}))
+    assert full.splitlines()[-1] == (
+        "  … left out: parts of large, tree, long (more than 20,000 characters, or a type within itself). "
+        'As JSON Schema: await runtime.describe("s.x", "schema")'
+    )
+    many = make("x", schema={"properties": {f"p{number}": {} for number in range(250)}})
+    assert "p199: Any = ..., … 50 more) -> " in describe.full(many)
+
+
+EITHER = {"properties": {"id": {"type": "string"}, "userName": {"type": "string"}, "from": {}}}
+
+
+@pytest.mark.parametrize(("keyword", "said"), [("oneOf", "Give one of"), ("anyOf", "Give at least one of")])
+def test_what_is_needed_in_one_of_several_ways_is_said(keyword, said):
+    ways = [{"required": ["id"]}, {"required": ["userName", "from"]}]
+    tool = make("x", "About it.", schema=EITHER | {keyword: ways})
+    line = f"{said}: id; userName and from_."
+    assert describe.render(tool).splitlines()[2] == f"  {line}"
+    assert describe.full(tool).splitlines()[2] == f"  {line}"
+    assert describe.proxy_row(tool)["doc"] == f"About it.\n\n{line}"
+    one_needs_nothing = make("x", schema=EITHER | {keyword: [*ways, {"properties": {"from": {}}}]})
+    assert said not in describe.render(one_needs_nothing)
+    nested = make("x", schema={"properties": {"rows": {"items": EITHER | {keyword: ways}}}})
+    assert f"rows[]: {said.lower()}: id; userName and from" in describe.full(nested)
+
+
 def test_one_sentence_says_how_a_tool_is_called():
     assert describe.call_hint(STATUS) == (
         "It is git.git_status(repo_path: str, from_: str | None, verbose: bool = False, "
@@ -309,14 +391,25 @@ def test_parameters_whose_names_collide_get_distinct_ones():
         ({"anyOf": [{"type": "null"}, {"type": "number"}]}, "float | None"),
         ({"oneOf": [{"const": "a"}, {"const": 1}]}, "Literal['a'] | Literal[1]"),
         ({"enum": ["a", None]}, "Literal['a'] | None"),
-        ({"enum": [f"value {number}" for number in range(50)]}, "str"),
+        ({"enum": [f"value {number}" for number in range(50)]}, "Literal['value 0', 'value 1', 'value 2', …]"),
+        ({"enum": [*("x" * 50 + str(number) for number in range(50)), None]}, "str(…) | None"),
+        ({"properties": {f"f{number}": {} for number in range(13)}, "required": ["f3"]}, "dict(f3: Any, …)"),
+        ({"items": {"properties": {f"f{number}": {} for number in range(13)}}}, "list[dict(…)]"),
+        (
+            {"anyOf": [{"required": ["x"]}, {"required": ["y"]}], "properties": {"x": {}, "y": {}}},
+            "dict(x?: Any, y?: Any)",
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/Point"}, {"properties": {"y": {"type": "integer"}}}]},
+            "dict(x: int, label?: str, y?: int)",
+        ),
         ({"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}, "list[list[int]]"),
         ({"type": "array"}, "list"),
         ({"items": {"$ref": "#/$defs/Point"}}, "list[dict(x: int, label?: str)]"),
         ({"type": "object", "additionalProperties": {"type": "number"}}, "dict[str, float]"),
         ({"allOf": [{"$ref": "#/$defs/Point"}], "default": None}, "dict(x: int, label?: str)"),
-        ({"$ref": "#/$defs/Tree"}, "dict(children?: list[dict])"),
-        ({"$ref": "#/$defs/Loop"}, "Any"),
+        ({"$ref": "#/$defs/Tree"}, "dict(children?: list[dict(…)])"),
+        ({"$ref": "#/$defs/Loop"}, "Any(…)"),
         ({"$ref": "https://example.org/x"}, "Any"),
         ({}, "Any"),
         (True, "Any"),
@@ -389,6 +482,8 @@ def test_no_schema_makes_a_description_raise_or_run_away(number):
     tool = make("x", "words " * 100_000, schema=schema, output=schema)
     json.dumps(signatures.signature(tool).record())
     json.dumps(describe.proxy_row(tool))
+    assert len(describe.full(tool).replace("x" * 100_000, "")) < 2_000_000
+    json.dumps(describe.proxy_row(tool, is_whole=True))
     assert len(describe.line(tool).replace("x" * 100_000, "")) < 1_000
     assert len(describe.render(tool).replace("x" * 100_000, "")) < 20_000
 
@@ -417,6 +512,7 @@ def test_any_json_can_stand_where_a_schema_should(schema):
     json.dumps(describe.proxy_row(tool))
     describe.line(tool)
     describe.render(tool)
+    describe.full(tool)
 
 
 # Results.

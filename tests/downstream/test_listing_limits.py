@@ -20,7 +20,7 @@ from mcp_bridge.downstream.catalog.listing_limits import (
     BoundedListing,
     size_of,
 )
-from mcp_bridge.downstream.catalog.schema_types import _ALL_NODES, TypeRenderer, object_shape
+from mcp_bridge.downstream.catalog.schema_types import BRIEF, WHOLE, TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.transports import server_messages
@@ -235,10 +235,12 @@ def test_a_schema_of_many_properties_is_looked_at_in_part():
 
 def test_parameters_that_all_refer_to_a_large_type_share_a_bound():
     large = {"type": "object", "properties": {f"f{n}": {"anyOf": [{"const": m} for m in range(20)]} for n in range(12)}}
-    renderer = TypeRenderer({"$defs": {"large": large}})
-    for _ in range(200):
-        renderer.render({"$ref": "#/$defs/large"})
-    assert renderer._all_nodes < _ALL_NODES + 1000
+    for bounds in (BRIEF, WHOLE):
+        renderer = TypeRenderer({"$defs": {"large": large}}, bounds)
+        for _ in range(200):
+            renderer.render({"$ref": "#/$defs/large"})
+        for visited, each in zip(renderer._all_nodes, bounds, strict=True):
+            assert visited < each.document_nodes + each.nodes + 1
 
 
 async def test_others_get_their_turn_while_thousands_of_tools_are_indexed(tmp_path):

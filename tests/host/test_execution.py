@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from echoing_server import echoing
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
@@ -977,6 +978,48 @@ for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 
             "await runtime.load_memory('no', 'other'), await runtime.list_memories()]))",
         }
         assert json.loads(printed(await opened.run(read))) == [{"a": 1, "b": [None, "€"]}, "other", ["k"]]
+
+
+async def test_a_script_reads_all_of_a_tool_and_what_a_call_needs_in_one_of_several_ways(bilingual):
+    fields = {f"field_{number}": {"type": "integer"} for number in range(20)}
+    content = {"content": {"type": "string", "description": "What is to be done."}}
+    items = {"type": "array", "items": {"type": "object", "properties": content | fields, "required": ["content"]}}
+    known = {"id": {"type": "string"}, "name": {"type": "string", "default": "n" * 50}}
+    either = {"type": "object", "properties": known, "anyOf": [{"required": ["id"]}, {"required": ["name"]}]}
+    server = echoing(
+        {"name": "create", "inputSchema": {"type": "object", "properties": {"items": items}, "required": ["items"]}},
+        {"name": "either", "inputSchema": either},
+    )
+    code = {
+        "python": """
+import io, contextlib
+from mcp import runtime
+from mcp.servers import odd
+for name, detail in (("odd.create", "signature"), ("odd.create", "full"), ("odd.either", "full")):
+    print(await runtime.describe(name, detail))
+try: await odd.either()
+except runtime.MCPError as exc: print(exc)
+with contextlib.redirect_stdout(io.StringIO()) as said: help(odd.create)
+assert 'await runtime.describe("odd.create", "full"); its JSON Schema: "schema"' in said.getvalue()
+""",
+        "javascript": """
+import { odd } from 'mcp/servers';
+for (const [name, detail] of [["odd.create", "signature"], ["odd.create", "full"], ["odd.either", "full"]]) {
+  console.log(await runtime.describe(name, detail));
+}
+try { await odd.either() } catch (error) { console.log(error.message) }
+""",
+    }
+    record = await bilingual.run(code, server)
+    shown = printed(record)
+    brief, full = shown.split("await odd.create(")[1:]
+    assert "…" in brief.partition("\n")[0]
+    assert '… all of it: await runtime.describe("odd.create", "full")' in brief
+    assert "field_19?: " in full.partition("\n")[0]
+    assert "items[].content: What is to be done." in full
+    assert "n" * 50 in full
+    assert "Give at least one of: id; name." in full
+    assert "arguments: give at least one of: id; name" in full
 
 
 WRONG = {

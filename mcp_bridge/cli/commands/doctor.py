@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from rich.console import Console
 
-from mcp_bridge import escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.doctor_checks import given_to_scripts, network_variables
 from mcp_bridge.configured_values import shown_size
 from mcp_bridge.downstream.configuration.discovery import user_servers
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.quota import Measured
 
-MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
+MARKS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "error": ("fail", "red")}
 
 
 def doctor(config: Path | None, *, as_json: bool) -> int:
@@ -77,7 +76,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
             json.dumps({"ok": status == exit_statuses.OK, "findings": findings, **_facts(prepared)}) + "\n"
         )
     else:
-        _print(console, findings)
+        _print(findings)
     return status
 
 
@@ -191,11 +190,9 @@ def _facts(prepared: Prepared | None) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, findings: list[dict[str, Any]]) -> None:
+def _print(findings: list[dict[str, Any]]) -> None:
     for finding in findings:
-        console.print(MARKS[finding["level"]], end=" ")
-        console.print(escaping.escape_controls(finding["message"]), markup=False, highlight=False)
+        mark, style = MARKS[finding["level"]]
+        showing.told(finding["message"], mark=mark, mark_style=style)
         if finding.get("hint"):
-            console.print(
-                "      " + escaping.escape_controls(finding["hint"]), markup=False, highlight=False, style="dim"
-            )
+            showing.told(finding["hint"], "dim", mark=" " * 5)

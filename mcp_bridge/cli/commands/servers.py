@@ -33,7 +33,6 @@ def list_(
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
     import anyio
-    from rich.console import Console
 
     try:
         configuration = configuration_loading.configure(config or ctx.obj, quiet=True)
@@ -61,18 +60,16 @@ def list_(
         showing.table(("server", "import as", "state", "tools", "configured in"), cells)
     else:
         showing.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
-    console = Console()
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
             told = "\n".join(escaping.escape_controls(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
-            console.print(told, style="dim", markup=False, highlight=False)
+            showing.told(told, "dim")
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
-        console.print(escaping.escape_controls(f"{where}: {problem['message']}"), style="yellow", markup=False)
+        showing.told(f"{where}: {problem['message']}", "yellow")
     for row in skipped:
-        left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
-        console.print(escaping.escape_controls(left_out), style="dim", markup=False)
+        showing.told(f"{row['name']} in {row['file']} left out: {row['reason']}", "dim")
     raise typer.Exit(_status(rows, start=start))
 
 
@@ -229,7 +226,6 @@ def search(
 ) -> None:
     """Search the tools of all servers, as `runtime.search` does. Starts servers whose tools aren't known yet."""
     import anyio
-    from rich.console import Console
 
     try:
         configuration = configuration_loading.configure(config or ctx.obj, quiet=True)
@@ -244,9 +240,8 @@ def search(
         showing.echo(escaping.escape_controls(row["line"]))
     if not rows:
         showing.echo("No tool was found.")
-    console = Console(stderr=True)
     for notice in notices:
-        console.print(escaping.escape_controls(notice), style="dim", markup=False, highlight=False)
+        showing.told(notice, "dim", stream=sys.stderr)
 
 
 async def _found(

@@ -24,7 +24,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
-from mcp_bridge.downstream.catalog.schema_types import object_shape
+from mcp_bridge.downstream.catalog.schema_types import needed_text, object_shape, required_names
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
@@ -528,6 +528,8 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
         for count, error in enumerate(validator.iter_errors(arguments)):
             if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
+            if partly and not error.absolute_path and _missing_ways(error, schema):
+                continue
             if len(faults) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, faults)) > _FAULTS_CHARS:
                 faults.append("…")
                 break
@@ -537,7 +539,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
             alike[kind] += 1
             if alike[kind] > _FAULTS_ALIKE:
                 continue
-            messages = _fault(error)
+            messages = _fault(error, schema)
             faults = [*messages, *faults] if kind == _NO_PARAMETER else [*faults, *messages]
     except Exception:
         if len(faults) < _FAULTS_ENOUGH:
@@ -555,13 +557,57 @@ _NO_PARAMETER = ("additionalProperties", "")
 _NAMING = frozenset({"required", "dependentRequired"})
 
 
-def _fault(error: Any) -> list[str]:
+def _fault(error: Any, schema: dict[str, Any]) -> list[str]:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    place = _cut(path.lstrip(".")) or "arguments"
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         known = error.schema.get("properties")
         messages = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
-        return [f"{_cut(path.lstrip('.'))}: {text}" for text in messages] if path else messages
-    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_message(error)}"]
+        return [f"{place}: {text}" for text in messages] if path else messages
+    if missing := _missing_ways(error, schema):
+        return [f"{place}: {needed_text(error.validator, missing)}"]
+    if error.context and (faults := _faults_of_way(error, schema)):
+        return [message for fault in faults[:_FAULTS_ALIKE] for message in _fault(fault, schema)]
+    if len(ways := _ways_at_once(error, schema)) > 1:
+        return [f"{place}: {needed_text('oneOf', ways).replace('give one', 'give only one')}"]
+    return [f"{place}: {_message(error)}"]
+
+
+def _ways(error: Any, schema: dict[str, Any]) -> dict[int, list[str]]:
+    """The names that each option of a union of objects requires, by its number; empty if the fault is another."""
+    if error.validator not in {"anyOf", "oneOf"} or not isinstance(error.instance, dict):
+        return {}
+    options = error.validator_value
+    ways = dict(enumerate(required_names(options, schema)))
+    # What is no object, as null, isn't meant.
+    return {number: way for number, way in ways.items() if "object" in _types(options[number])}
+
+
+def _types(schema: Any) -> Any:
+    return schema.get("type", "object") if isinstance(schema, dict) else "object"
+
+
+def _missing_ways(error: Any, schema: dict[str, Any]) -> list[list[str]]:
+    """The names that are missing for each option of a union; empty if they are all there for one."""
+    missing = [[name for name in way if name not in error.instance] for way in _ways(error, schema).values()]
+    return missing if all(missing) else []
+
+
+def _faults_of_way(error: Any, schema: dict[str, Any]) -> list[Any]:
+    """The faults of the option of a union whose names are there; of several, of that with the fewest."""
+    ways = _ways(error, schema).items()
+    faults: dict[int, list[Any]] = {number: [] for number, way in ways if way and error.instance.keys() >= set(way)}
+    for fault in error.context:
+        faults.get(fault.relative_schema_path[0], []).append(fault)
+    return min(faults.values(), key=len, default=[])
+
+
+def _ways_at_once(error: Any, schema: dict[str, Any]) -> list[list[str]]:
+    """The names by which arguments fit several options of a union that allows one."""
+    there = [way for way in _ways(error, schema).values() if error.instance.keys() >= set(way)]
+    common = set.intersection(*map(set, there)) if there else set()
+    ours = [[name for name in way if name not in common] for way in there]
+    return ours if all(ours) else []
 
 
 def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:

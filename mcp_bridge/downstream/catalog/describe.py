@@ -7,8 +7,16 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.downstream.catalog.schema_types import object_shape
-from mcp_bridge.downstream.catalog.signatures import Param, documentation, one_line, signature
+from mcp_bridge.downstream.catalog.nested_documentation import NestedDocumentation
+from mcp_bridge.downstream.catalog.schema_types import (
+    BRIEF,
+    WHOLE,
+    WHOLE_CHARS,
+    alternatives,
+    needed_text,
+    object_shape,
+)
+from mcp_bridge.downstream.catalog.signatures import Param, documentation, one_line, result_schema, signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +38,9 @@ _LEAST_PARAM_DOC = 40
 _DEFAULT = 40
 _RENDERED_PARAMS = 40
 _CALL = 1_500
+
+# How many of the parameters that are left out in part are named.
+_CUT_NAMED = 10
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n")
 
@@ -89,15 +100,17 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
     shown = [_full(param) for param in params]
     del shown[_fitting(shown, [param.required for param in params], _PARAMS) :]
     params = params[: len(shown)]
-    if len(sig.params) > len(params):
-        shown.append(f"… {len(sig.params) - len(params)} more")
+    if more := len(sig.params) - len(params) + sig.left_out:
+        shown.append(f"… {more} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
     room = _RENDERED - len(lines[0])
     doc = one_line(sig.doc, max(_LEAST_DOC, min(_DOC, room)))
     if doc:
         lines.append(f"  {doc}")
     room -= len(doc)
-    is_cut = len(params) < len(sig.params) or doc.endswith("…") or any(map(_elides_default, params))
+    lines += _needs(tool, params)
+    is_cut = bool(more) or doc.endswith("…") or sig.is_cut or _says_more(tool, params)
+    is_cut = is_cut or any(param.is_cut or _elides_default(param) for param in params)
     for param in params:
         text = _param_doc(param, _PARAM_DOC)
         if len(text) > room:
@@ -126,20 +139,70 @@ def _fitting(texts: Sequence[str], needed: Sequence[bool], most: int) -> int:
     return shown
 
 
+def _needs(tool: ToolInfo, params: Sequence[Param]) -> list[str]:
+    """What a call needs in one of several ways, a line each."""
+    names = {param.json_name: param.py_name for param in params}
+    texts = [
+        needed_text(keyword, [[names.get(name, name) for name in way] for way in ways])
+        for keyword, ways in alternatives(tool.input_schema, tool.input_schema)
+    ]
+    return [f"  {text[0].upper()}{text[1:]}." for text in texts]
+
+
+def _says_more(tool: ToolInfo, params: Sequence[Param]) -> bool:
+    """Whether the types of parameters have descriptions within them."""
+    within = NestedDocumentation(tool.input_schema, _PARAM_DOC)
+    properties = object_shape(tool.input_schema).properties
+    for param in params:
+        within.add(properties.get(param.json_name), "")
+        if within.texts or within.is_cut:
+            return True
+    return False
+
+
 def full(tool: ToolInfo) -> str:
-    """A server's whole documentation of a tool, uncut: signature, description, parameters and defaults."""
-    sig = signature(tool)
+    """A server's whole documentation of a tool: signature, description, parameters, defaults, and all within types.
+
+    Of a type it has at most WHOLE_CHARS characters, and as many of the descriptions within types; a type that contains
+    itself isn't repeated. The last line says where anything is left out.
+    """
+    sig = signature(tool, WHOLE)
     texts = [_full(param, sys.maxsize) for param in sig.params]
+    if sig.left_out:
+        texts.append(f"… {sig.left_out} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(texts)}) -> {sig.returns}"]
     if sig.doc:
         lines.append(textwrap.indent(sig.doc, "  "))
+    lines += _needs(tool, sig.params)
     shape = object_shape(tool.input_schema)
+    cut = [param.py_name for param in sig.params if param.is_cut]
+    within = NestedDocumentation(tool.input_schema, WHOLE_CHARS)
     for param in sig.params:
-        about = documentation(tool.input_schema, shape.properties.get(param.json_name)).get("description")
+        schema = shape.extra if param.kind == "var_keyword" else shape.properties.get(param.json_name)
+        about = documentation(tool.input_schema, schema).get("description")
         if isinstance(about, str) and about.strip():
-            lines.append(f"  {param.py_name}: {textwrap.indent(about.strip(), '    ').strip()}")
-    lines.append(f"  As JSON Schema: {_detail_hint(tool, 'schema')}")
+            lines.append(_hanging("  ", param.py_name, about))
+        within.add(schema, param.py_name)
+        lines += [_hanging("    ", place, text) for place, text in within.texts]
+        cut += [param.py_name] if within.is_cut else []
+    result = NestedDocumentation(tool.output_schema, within.chars)
+    result.add(result_schema(tool), "result")
+    lines += [_hanging("  ", place, text) for place, text in result.texts]
+    cut += ["the result"] if sig.is_cut or result.is_cut else []
+    lines.append(f"  {_left_out(cut)}As JSON Schema: {_detail_hint(tool, 'schema')}")
     return "\n".join(lines)
+
+
+def _hanging(indent: str, name: str, text: str) -> str:
+    return f"{indent}{name}: {textwrap.indent(text.strip(), f'{indent}  ').strip()}"
+
+
+def _left_out(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    names = list(dict.fromkeys(names))
+    shown = ", ".join([*names[:_CUT_NAMED], *([f"{len(names) - _CUT_NAMED} more"] if len(names) > _CUT_NAMED else [])])
+    return f"… left out: parts of {shown} (more than {WHOLE_CHARS:,} characters, or a type within itself). "
 
 
 def call_hint(tool: ToolInfo) -> str:
@@ -164,21 +227,26 @@ def _detail_hint(tool: ToolInfo, detail: str) -> str:
     return f'await runtime.describe("{tool.server_alias}.{tool.alias}", "{detail}")'
 
 
-def proxy_row(tool: ToolInfo) -> dict[str, Any]:
+def proxy_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
     """The data from which the guest builds a proxy function, as a JSON object.
+
+    Args:
+        tool: The tool.
+        is_whole: Whether its types are as `full` has them.
 
     Returns:
         `name`, `alias`, `params` (each `name`, `json`, `type`, `required`, and `default` if the schema has one),
         `returns`, `doc` (description and parameters), and `extra`: whether additional arguments may be sent.
     """
-    sig = signature(tool)
+    sig = signature(tool, WHOLE if is_whole else BRIEF)
     params = []
     for param in sig.params:
         if param.kind == "var_keyword":
             continue
         row = {"name": param.py_name, "json": param.json_name, "type": param.annotation, "required": param.required}
         params.append(row | ({"default": param.default} if param.has_default else {}))
-    about = [f"{param.py_name}: {param.description}" for param in sig.params if param.description]
+    about = [line.strip() for line in _needs(tool, sig.params)]
+    about += [f"{param.py_name}: {param.description}" for param in sig.params if param.description]
     return {
         "name": tool.name,
         "alias": tool.alias,

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.downstream.catalog.aliases import assign
-from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape, resolve
+from mcp_bridge.downstream.catalog.schema_types import BRIEF, TypeRenderer, object_shape, resolve
 from mcp_bridge.downstream.catalog.tool_results import is_wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.downstream.catalog.schema_types import Bounds
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
 # What is kept of a parameter's description, for proxies.
@@ -42,6 +45,7 @@ class Param:
         has_default: Whether the schema has a default. If not, an optional parameter shows `...`.
         description: For people and models.
         kind: `positional_or_keyword`, or `var_keyword` for additional names that the schema allows.
+        is_cut: Whether `…` stands for a part of the annotation.
     """
 
     py_name: str
@@ -52,6 +56,7 @@ class Param:
     has_default: bool
     description: str
     kind: Literal["positional_or_keyword", "var_keyword"] = "positional_or_keyword"
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +65,34 @@ class Signature:
 
     Required parameters come first, then those that are required and have a default, then optional ones, each group in
     the schema's order.
+
+    Attributes:
+        params: The parameters.
+        returns: The type of the result, as text.
+        doc: The tool's description.
+        left_out: How many further parameters the schema has.
+        is_cut: Whether `…` stands for a part of the result's type.
     """
 
     params: list[Param]
     returns: str
     doc: str
+    left_out: int = 0
+    is_cut: bool = False
 
     def record(self) -> dict[str, Any]:
         """The signature as a JSON object."""
         return asdict(self)
 
 
-def signature(tool: ToolInfo) -> Signature:
-    """The tool's signature; never raises, whatever its schemas are."""
-    renderer = TypeRenderer(tool.input_schema)
+def signature(tool: ToolInfo, bounds: Sequence[Bounds] = BRIEF) -> Signature:
+    """The tool's signature; never raises, whatever its schemas are.
+
+    Args:
+        tool: The tool.
+        bounds: Bounds on the types in it.
+    """
+    renderer = TypeRenderer(tool.input_schema, bounds)
     shape = object_shape(tool.input_schema)
     names = list(shape.properties)[:_MAX_PARAMS]
     python_names = assign(names)
@@ -83,7 +102,6 @@ def signature(tool: ToolInfo) -> Signature:
     needed = {name for name in names if name in shape.required and documented[name].get("default") is None}
     for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
         schema = shape.properties[name]
-        plain = schema if isinstance(schema, dict) else {}
         params.append(
             Param(
                 py_name=python_names[name],
@@ -92,13 +110,17 @@ def signature(tool: ToolInfo) -> Signature:
                 required=name in needed,
                 default=documented[name].get("default"),
                 has_default="default" in documented[name],
-                description=one_line(plain.get("description"), _PARAM_DESCRIPTION),
+                description=one_line(documented[name].get("description"), _PARAM_DESCRIPTION),
+                is_cut=renderer.is_cut,
             )
         )
     if shape.extra is not None:
         rest = next(name for name in ("kwargs", "extra_kwargs", "extra_kwargs_") if name not in python_names.values())
-        params.append(Param(rest, "", renderer.render(shape.extra), False, None, False, "", "var_keyword"))  # noqa: FBT003
-    return Signature(params, _returns(tool), tool.description.strip() or (tool.title or ""))
+        annotation = renderer.render(shape.extra)
+        params.append(Param(rest, "", annotation, False, None, False, "", "var_keyword", renderer.is_cut))  # noqa: FBT003
+    returns, is_cut = _returns(tool, bounds)
+    doc = tool.description.strip() or (tool.title or "")
+    return Signature(params, returns, doc, len(shape.properties) - len(names), is_cut)
 
 
 def documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
@@ -114,15 +136,21 @@ def documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
     return keywords
 
 
-def _returns(tool: ToolInfo) -> str:
+def result_schema(tool: ToolInfo) -> Any:
+    """The schema of what a call of the tool returns, or None if it isn't known."""
     output = tool.output_schema
-    if output is None:
-        return _UNSTRUCTURED
-    if is_wrapped(output):
+    if output is not None and is_wrapped(output):
         properties = output.get("properties")
-        inner = properties.get("result", True) if isinstance(properties, dict) else True
-        return TypeRenderer(output).render(inner)
-    return TypeRenderer(output).render(output)
+        return properties.get("result", True) if isinstance(properties, dict) else True
+    return output
+
+
+def _returns(tool: ToolInfo, bounds: Sequence[Bounds]) -> tuple[str, bool]:
+    """The type of the result, and whether it is cut."""
+    if tool.output_schema is None:
+        return _UNSTRUCTURED, False
+    renderer = TypeRenderer(tool.output_schema, bounds)
+    return renderer.render(result_schema(tool)), renderer.is_cut
 
 
 def one_line(text: Any, limit: int) -> str:

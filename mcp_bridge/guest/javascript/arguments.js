@@ -60,15 +60,17 @@ function typescript(shown) {
   return shown
     .replace(/\bLiteral\[((?:'(?:[^'\\]|\\.)*'|[^\]'])*)\]/g, (_, values) => values.replaceAll(',', ' |'))
     .replace(/\bdict\[str, ([\w |]+)\]/g, '{[name: string]: $1}')
-    .replace(/\blist\[(\w+)\]/g, '$1[]')
+    .replace(/\blist\[(\w+|…)\]/g, '$1[]')
     .replace(/('(?:[^'\\]|\\.)*')|\b(str|int|float|bool|None|dict|list|Any)\b/g, (_, text, name) => text ?? IN_TYPESCRIPT[name]);
 }
 
-function signature(row) {
-  const shown = row.params.map((param) => `${param.name}${param.required ? '' : '?'}: ${typescript(param.type)}`);
+// What a call looks like. As a whole it isn't cut, and has the defaults.
+function signature(row, { isWhole = false } = {}) {
+  const defaultOf = (param) => (isWhole && 'default' in param ? ` = ${JSON.stringify(param.default)}` : '');
+  const shown = row.params.map((param) => `${param.name}${param.required ? '' : '?'}: ${typescript(param.type)}${defaultOf(param)}`);
   if (row.extra) shown.push('...');
   const text = `${row.alias}({${shown.join(', ')}})`;
-  return text.length > MAX_SHOWN_SIGNATURE ? `${text.slice(0, MAX_SHOWN_SIGNATURE)}…` : text;
+  return text.length > MAX_SHOWN_SIGNATURE && !isWhole ? `${text.slice(0, MAX_SHOWN_SIGNATURE)}…` : text;
 }
 
 // Of a tool that is known by recorded calls it isn't known which arguments were left out, as null for an optional one is.

@@ -181,7 +181,7 @@ class Runtime {
     // The host describes a tool as Python calls it.
     if (server === undefined || row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
     const [, ...rest] = result.text.split('\n');
-    return [`await ${server.alias}.${signature(row)}: ${typescript(row.returns)}`, ...rest].join('\n');
+    return [`await ${server.alias}.${signature(row, { isWhole: detail === 'full' })}: ${typescript(row.returns)}`, ...rest].join('\n');
   }
 
   // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.
