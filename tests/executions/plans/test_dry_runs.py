@@ -556,7 +556,11 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         # The list is decided, and a dry run doesn't go on with it.
         again = await bridge.run(CODE, dry_run=True, key="k")
         assert (again.execution, again.status, shop.writes) == (dry.execution, "suspended", [])
-        assert (await bridge.run(CODE, key="k")).status == "success"
+        made = await bridge.run(CODE, key="k")
+        assert made.status == "success"
+        # Once it is made, the key's result is that of the run, whichever is asked for.
+        after = await bridge.run(CODE, dry_run=True, key="k")
+        assert (after.to_json(), after.given_before) == (made.to_json(), True)
         waits = await bridge.run(CODE, key="other")
         assert waits.status == "suspended"
         await decided(bridge)
