@@ -1,5 +1,7 @@
 """What code finds in the interpreter besides Python's own: the `mcp` package, names that need no import, and hooks."""
 
+import _thread
+import os
 import sys
 
 from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
@@ -41,6 +43,10 @@ class ExecutionEnvironment:
         self._capture = capture
         self.start = start
         self.is_keeping = False
+        self._home = os.getpid()
+        self._ending = _thread.RLock()
+        """Held by the thread that ends a dry run, and never released."""
+        self._has_ended = False
         self.calls = Calls(channel)
         self.shower = Display(channel, capture)
         self._prepared = prepared | {
@@ -88,7 +94,35 @@ class ExecutionEnvironment:
         self.shower.max_value = self.start.max_value_bytes
         unawaited = self.calls.unawaited
         hooks = runner.Hooks(self._show, unawaited.check_awaited, unawaited.report_unfinished, self._advise, _repair)
-        return hooks._replace(rewrite=_rewrite) if self.start.is_dry else hooks
+        if not self.start.is_dry:
+            return hooks
+        # Imported late, with a part of the library: few runs are dry.
+        from mcp_bridge.guest.values import dry_run_source, planned_values
+
+        planned_values.prepare(self._end_dry_run)
+        return hooks._replace(rewrite=dry_run_source.rewrite)
+
+    def _end_dry_run(self, error: BaseException) -> None:
+        """End a dry run at once, on whichever thread: what would catch the error, or be done after it, isn't run.
+
+        The script would go another way with it than the run does, whose call gives a result. Returns in a process that
+        the script has forked, which has no channel.
+
+        Args:
+            error: Why it ends. It is raised by the caller.
+        """
+        if os.getpid() != self._home:
+            return
+        # Another thread that needs such a result stops here.
+        self._ending.acquire()
+        if self._has_ended:
+            # It is needed by what is done at the end.
+            return
+        self._has_ended = True
+        try:
+            self.finish(runner.Outcome(1, error=runner.describe(error)))
+        finally:
+            os._exit(0)
 
     def _show(self, value: Any) -> str | None:
         return self.shower.show(None if isinstance(value, runtime.Nothing) else value)
@@ -136,10 +170,3 @@ def _repair(code: str, exc: SyntaxError) -> Any:
     from mcp_bridge.guest.advice.code_repair import repaired
 
     return repaired(code, exc)
-
-
-def _rewrite(tree: Any) -> None:
-    # Imported late, with a part of the library: few runs are dry.
-    from mcp_bridge.guest.values.dry_run_source import rewrite
-
-    rewrite(tree)

@@ -119,6 +119,9 @@ MAX_CODE_BYTES = 8 << 20
 SENDABLE_CHARS = 1 << 20
 """ASCII of this length can be sent to a sandbox, whatever its characters: that needn't be tried before."""
 
+MAX_MOVES = 3
+"""How often a cell is begun again because another bridge has used its session meanwhile: each takes a sandbox."""
+
 MAX_IDLE_PRINCIPALS = 1000
 """How many principals' views are kept that nothing uses at the moment."""
 
@@ -582,7 +585,7 @@ class Bridge:
         live = self._shared.live_sessions
         # A dry run takes nothing, so it wouldn't find that another bridge has gone on with the session.
         turn = None if fork or job.dry_run else live.next_turn(name)
-        is_known = turn is not None
+        moves = 0
         try:
             while True:
                 cell, head, blocked, none_waits = turn or await self._turn(job, name, fork)
@@ -590,9 +593,10 @@ class Bridge:
                 try:
                     record = await self.scripts.run(begun, key)
                 except SessionMovedError:
-                    if not is_known:
+                    # It has never begun, so it is begun again where the session is now.
+                    if (moves := moves + 1) > MAX_MOVES:
                         raise
-                    turn, is_known = None, False
+                    turn = None
                 else:
                     break
         except BridgeError:

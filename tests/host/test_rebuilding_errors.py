@@ -52,6 +52,28 @@ async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_e
         assert (replayed.agrees, replayed.difference.what) == (False, "error")
 
 
+LONG = {
+    "python": "import time\nprint('head ' * 200)\nprint(time.time_ns(), 'tail ' * 200)",
+    "javascript": "console.log('head '.repeat(200))\nconsole.log(process.hrtime.bigint(), 'tail '.repeat(200))",
+}
+
+
+async def test_what_is_told_of_a_long_output_shows_where_it_is_another(bilingual):
+    async with bilingual.open() as bridge:
+        first = await bridge.run(LONG[bilingual.language], session="s")
+        put_away(bridge.bridge)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("1", session="s")
+        error = caught.value
+        assert (error.code, error.details["what"]) == ("session_lost", "stdout")
+        number = first.stdout.decode().split("\n")[1].split()[0]
+        was, now = error.details["recorded"], error.details["actual"]
+        assert number in was
+        assert number not in now
+        assert {len(was), len(now)} == {502}
+        assert f"was {was}, and is {now}" in error.message
+
+
 ADVISED = {
     "python": "y = 1\nx = 'abc'\nx.length",
     "javascript": "const y = 1\nprint(y)",

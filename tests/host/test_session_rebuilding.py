@@ -12,7 +12,9 @@ from execution_fixtures import printed, until
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
+from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.host.bridge import MAX_MOVES, Bridge
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import page_data
@@ -261,6 +263,56 @@ async def test_a_key_is_not_spent_by_a_cell_that_finds_its_session_moved(sandbox
         assert (record.value, record.session) == ("5", {"name": "s", "cell": 1})
         again = await bridge.run("y = 5; y", session="s", key="k")
         assert (again.execution, again.value) == (record.execution, "5")
+
+
+async def test_a_cell_that_finds_its_session_moved_goes_on_where_it_is_a_few_times(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge, sandboxes.open() as other:
+        await bridge.run("n = 0", session="s")
+        turn, moves = Bridge._turn, 0
+
+        async def moved_after(self, *given):
+            nonlocal moves
+            found = await turn(self, *given)
+            if moves and self is bridge:
+                moves -= 1
+                await other.run("n += 1", session="s")
+            return found
+
+        monkeypatch.setattr(Bridge, "_turn", moved_after)
+        for key in (None, "k"):
+            # Which this bridge finds only as it begins: it knew the last cell.
+            await other.run("n = 0", session="s")
+            moves = MAX_MOVES - 1
+            assert (await bridge.run("n", session="s", key=key)).value == str(MAX_MOVES - 1)
+        await other.run("n = 0", session="s")
+        moves = MAX_MOVES
+        with pytest.raises(BridgeError, match="has just used") as caught:
+            await bridge.run("n += 10; n", session="s", key="late")
+        assert caught.value.code == "busy"
+        assert (await other.run("n", session="s")).value == str(MAX_MOVES)
+        record = await bridge.run("n += 10; n", session="s", key="late")
+        assert (record.value, record.given_before) == (str(MAX_MOVES + 10), False)
+        await all_put_away(sandboxes, bridge, other)
+
+
+async def test_a_refusal_that_leaves_its_key_free_is_nobodys_result(sandboxes, monkeypatch):
+    """Another bridge that waits for what the key gives runs the code itself."""
+    async with sandboxes.open() as bridge, sandboxes.open() as other:
+        await bridge.run("n = 0", session="s")
+        # This one knows another last cell than there is by then.
+        await other.run("n += 1", session="s")
+        refuse, records = Scripts._refuse, []
+
+        async def refused_while_another_waits(self, *given):
+            status = await refuse(self, *given)
+            records.append(await other.run("n += 1; n", session="s", key="k"))
+            return status
+
+        monkeypatch.setattr(Scripts, "_refuse", refused_while_another_waits)
+        record = await bridge.run("n += 1; n", session="s", key="k")
+        assert [(row.status, row.value, row.given_before) for row in records] == [("success", "2", False)]
+        assert (record.execution, record.value, record.given_before) == (records[0].execution, "2", True)
+        await all_put_away(sandboxes, bridge, other)
 
 
 KILLED = """

@@ -130,7 +130,7 @@ async def test_a_client_has_dry_runs_and_waits(configure, name):
         assert "made" in (await tool.gives(CALLS[name])).splitlines()[0]
         dry = await tool.gives(CALLS[name], session="d", dry_run=True)
         assert '1. faulty.echo {"text": "made"}' in dry
-        assert "as the next cell in the same session" in dry
+        assert "the same code without dry_run, with the same session, makes them" in dry
         assert "made" in (await tool.gives(CALLS[name], session="d")).splitlines()[0]
 
         told = await tool.refused(WAITS[name], session="w")

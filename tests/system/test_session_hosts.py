@@ -1,6 +1,9 @@
 """Sessions whose host dies, or whose cell waits for a person: each host is a process of its own."""
 
+import re
+
 import pytest
+from cli_fixtures import run_here
 from script_hosts import (  # noqa: F401  (fixtures)
     either,
     ended,
@@ -73,6 +76,32 @@ def test_a_cell_with_a_key_that_the_session_has_left_behind_does_not_go_on(hosts
     assert hosts.run("x", key=None, session="s")["value"] == "1"
     assert hosts.run(code, key="k", session="s")["code"] == "not_suspended"
     assert hosts.done == []
+
+
+def test_what_a_cell_had_called_that_the_session_has_left_behind_is_told_wherever_it_is_looked_for(hosts):
+    hosts.run("x = 1", key=None, session="s")
+    code = "x += 1\nawait local.once(text='a')\nawait local.once(text='b')"
+    hosts.run(code, key="k", session="s", die="in:once b")
+    known = (
+        "These calls of it were answered: local.once (call 0#1)."
+        " Nobody has seen whether this has happened: local.once (call 0#2)."
+    )
+    told = hosts.run("x", key=None, session="s")
+    assert told["value"] == "1"
+    (notice,) = [notice for notice in told["notices"] if notice.startswith("the cell 2 was interrupted")]
+    assert known in notice
+    refused = hosts.run(code, key="k", session="s")
+    assert refused["code"] == "not_suspended"
+    assert known.removesuffix(".") in refused["message"]
+    (execution,) = re.findall("execution show ([0-9a-f]+)", notice)
+    shown = run_here(None, "execution", "show", execution, env={"MCP_BRIDGE_STATE_DIR": str(hosts.state)}).out
+    assert "never goes on, since its session 's' has ended, or has gone on without it" in shown
+    assert known in shown
+    assert "execution resume" not in shown
+    # What comes after is told of it no more.
+    after = hosts.run("x", key=None, session="s")
+    assert not any("was interrupted" in notice for notice in after["notices"])
+    assert hosts.done == ["once a", "once b"]
 
 
 def test_a_cell_that_waits_for_a_person_goes_on_by_the_same_code_and_by_no_other(hosts):

@@ -152,9 +152,13 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.scripts.call_history import CallHistory
+        from mcp_bridge.executions.scripts.record import calls_so_far
+        from mcp_bridge.executions.sessions.places import left_behind
+        from mcp_bridge.executions.status import RESUMABLE, effective_status
         from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
+        from mcp_bridge.ledger.log.session_store import SessionStore
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
         from mcp_bridge.policy.secrets.value_references import fill_in
         from mcp_bridge.views.timeline import as_sent, timeline, totals
@@ -163,8 +167,13 @@ def show(
             store = ProgramStore(database)
             row = await argument_decoding.execution(store, execution)
             values = await store.values(row.id)
-            entries = as_sent(await SqliteRecorder(database).read(row.id), values)
+            recorded = await SqliteRecorder(database).read(row.id)
+            entries = as_sent(recorded, values)
             record = to_record(row) | {"status": effective_status(row)}
+            if row.kind == "script" and record["status"] in RESUMABLE:
+                history = CallHistory(recorded)
+                if (why := await left_behind(SessionStore(database), row, history)) is not None:
+                    record["left_behind"] = f"{why}. {calls_so_far(history)}".rstrip()
             # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await argument_decoding.short_id(store, row.id), entries, record
@@ -209,7 +218,11 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         showing.echo(line)
     for line in showing.unresolved(record):
         showing.echo(line)
-    if record["status"] == "interrupted" and row.kind == "script" and row.key is None:
+    if "left_behind" in record:
+        ends = showing.command(f"execution cancel {ident}", config)
+        showing.echo(f"{record['status']}: it never goes on, since {record['left_behind']}")
+        showing.echo(f"{ends} ends it")
+    elif record["status"] == "interrupted" and row.kind == "script" and row.key is None:
         ends = showing.command(f"execution cancel {ident}", config)
         showing.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
     elif record["status"] == "interrupted":

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.executions.record import PlannedRow, WaitingRow
+    from mcp_bridge.executions.sessions.cell import Cell
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval
@@ -162,9 +163,20 @@ def denied(asked: QuestionFields, entries: Iterable[Recorded]) -> BridgeError:
     return BridgeError("denied", "\n".join(lines))
 
 
-def same_code(*, in_session: bool) -> str:
-    """What makes the calls of a list: a clause."""
-    return "the same code without dry_run" + (", as the next cell in the same session," if in_session else "")
+def same_code(cell: Cell | None, origin: Cell | None) -> str:
+    """What makes the calls of a list: a clause.
+
+    Args:
+        cell: The place of what was run dry; None for what is no cell.
+        origin: Of a fork's first cell: the cell that it goes on from; else None.
+    """
+    same = "the same code without dry_run"
+    if cell is None:
+        return same
+    if origin is not None:
+        return f"{same}, with session={cell.session!r} and fork={f'{origin.session}@{origin.number}'!r},"
+    # A dry run begins no session.
+    return f"{same}, as the next cell in the same session," if cell.previous else f"{same}, with the same session,"
 
 
 def nothing_bound(planned: Sequence[Planned], ended: ErrorRecord | None, again: str) -> ErrorRecord:

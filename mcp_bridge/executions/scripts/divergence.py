@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.reruns.both_sides import shown_sides
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ SLOWER = 2.0
 """How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
 
 MAX_SHOWN_CHARS = 300
-"""Most characters of each side of a divergence in its message."""
+"""Most characters of the arguments of each side of a divergence in its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,22 @@ class Divergence:
 
     def error(self) -> BridgeError:
         """The divergence as an error, with both sides in the details."""
+        given = shown_sides(_arguments(self.recorded), _arguments(self.asked), MAX_SHOWN_CHARS)
+        recorded, asked = (
+            "nothing" if one is None else f"{one.name} with {arguments}"
+            for one, arguments in zip((self.recorded, self.asked), given, strict=True)
+        )
         if self.instead_of is not None:
             what = (
-                f"the call {self.instead_of} is recorded and was not asked for: {_described(self.recorded)};"
-                f" the call {self.call} is not recorded, or its outcome isn't: {_described(self.asked)}"
+                f"the call {self.instead_of} is recorded and was not asked for: {recorded};"
+                f" the call {self.call} is not recorded, or its outcome isn't: {asked}"
             )
         elif self.asked is None:
-            what = f"the call {self.call} is recorded and was not asked for: {_described(self.recorded)}"
+            what = f"the call {self.call} is recorded and was not asked for: {recorded}"
         elif self.recorded is None:
-            what = f"the call {self.call} is not recorded: {_described(self.asked)}"
+            what = f"the call {self.call} is not recorded: {asked}"
         else:
-            what = f"recorded as {self.call} is {_described(self.recorded)}, and asked for was {_described(self.asked)}"
+            what = f"recorded as {self.call} is {recorded}, and asked for was {asked}"
         hint = "It depends on something that changes: the time, chance, the order of a set. Nothing was done twice."
         if changed := other_tools(self.changed_servers):
             what += f". {changed}"
@@ -90,9 +96,8 @@ def other_tools(servers: Iterable[str]) -> str:
     return f"{' and '.join(names)} {lists} other tools than {it} did"
 
 
-def _described(asked: CallRequest | None) -> str:
-    text = "nothing" if asked is None else f"{asked.name} with {asked.abridged()['arguments']}"
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+def _arguments(asked: CallRequest | None) -> str:
+    return "" if asked is None else str(asked.arguments)
 
 
 class RecordedCourse:

@@ -522,7 +522,8 @@ class Scripts:
             return False
         ended = None if record.status == "success" else record.error
         record.planned = rows(planned)
-        again = same_code(in_session=record.session is not None)
+        cell = active.job.cell
+        again = same_code(cell, None if cell is None else await self._places.origin(cell))
         if not any(one.listed for one in planned):
             record.error = nothing_bound(planned, ended, again)
             return False
@@ -595,8 +596,9 @@ class Scripts:
                 script.is_dry and isinstance(exc, BridgeError) and not script.history.calls
             ):
                 # It never began, and it has a place no more or was only to be looked at: its key is for what follows.
-                observed.status = await self._refuse(execution, exc)
+                # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
+                observed.status = await self._refuse(execution, exc)
             # A generated key counts once it is written down.
             elif active.script.kept_key:
                 await self._interrupt(execution, active.last_record)
@@ -696,10 +698,10 @@ class Scripts:
         rebuilt = None if record.session is None else record.session.get("rebuilt")
         end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt, unused)
         entry = self.lifecycle.entry(end, script.execution)
-        await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
         if script.is_dry and script.kept_key is not None:
-            # It was only a dry run: the key is for the run.
+            # It was only a dry run: the key is for the run, which may wait for it.
             await self._release_key(script.execution)
+        await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
 
     async def _untaken_events(self, script: ScriptRun) -> list[str]:
         """What is told of events that were sent to a script, and that it hasn't waited for."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.record import ExecutionRecord, InDoubtCall, WaitingRow
-    from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.executions.scripts.call_history import CallHistory, RecordedCall
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.sandbox.languages import Language
 
@@ -146,6 +146,19 @@ def goes_on(key: str | None) -> str:
 def _doubted(doubtful: Sequence[RecordedCall]) -> str:
     named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubtful])
     return f"Nobody has seen whether this has happened: {named}."
+
+
+def calls_so_far(history: CallHistory) -> str:
+    """What is known of the tools that a run has called which never goes on: sentences; nothing, if it has called none.
+
+    Args:
+        history: Its calls.
+    """
+    calls = [call for call in history.calls.values() if call.asked.kind == "tool"]
+    answered = [f"{escape_name(call.asked.name)} (call {call.call})" for call in calls if call.outcome is not None]
+    doubtful = [call for call in calls if call.outcome is None]
+    said = [f"These calls of it were answered: {_listed(answered)}."] if answered else []
+    return " ".join([*said, *([_doubted(doubtful)] if doubtful else [])])
 
 
 def _awaited(execution: str, waiting: Sequence[WaitingRow]) -> list[str]:

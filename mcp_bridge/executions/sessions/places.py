@@ -9,7 +9,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.idempotency.runs_without_key import if_generated
 from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
@@ -73,10 +75,14 @@ class CellPlaces:
         """
         if last:
             return last in {cell.previous, head} or await self._was_refused_there(last, cell)
+        # There is none yet: it would be a first cell, or a fork.
+        return not cell.previous or await self.origin(cell) is not None
+
+    async def origin(self, cell: Cell) -> Cell | None:
+        """The cell of another session that a fork's first cell goes on from; None for any other cell."""
         before = await self._lifecycle.store.execution(cell.previous, self._principal) if cell.previous else None
         origin = None if before is None else Cell.of(before)
-        # There is none yet: it would be a first cell, or a fork.
-        return not cell.previous or (origin is not None and origin.session != cell.session)
+        return None if origin is None or origin.session == cell.session else origin
 
     async def require_room(self, last: str) -> None:
         """Refuse a cell that was run dry, and that would begin a session.
@@ -119,13 +125,37 @@ class CellPlaces:
             known: Its execution, as it was read.
             is_new: Whether it was only run dry: nothing of it can be in doubt.
         """
+        left = _left(cell.session)
         if is_new:
             # Somebody may have done so just now.
             with contextlib.suppress(BridgeError):
                 await cancel_script(self._lifecycle, known, GONE_ON)
-        else:
-            await cancel_waiting_cell(self._lifecycle, known)
-        return not_suspended(known.id, f"its session {cell.session!r} has ended, or has gone on without it")
+            return not_suspended(known.id, left)
+        await cancel_waiting_cell(self._lifecycle, known)
+        called = calls_so_far(CallHistory(await self._lifecycle.recorder.read(known.id)))
+        shown = f"mcp-bridge execution show {known.id} has how it stands{', and the arguments' if called else ''}."
+        is_keyed = known.key is not None and if_generated(known.key) is None
+        anew = "What is left to be done needs another key: this one's run never goes on." if is_keyed else ""
+        return not_suspended(known.id, f"{left}. {called}".rstrip(" ."), f"{shown} {anew}".rstrip())
+
+
+async def left_behind(heads: SessionStore, stored: StoredExecution, history: CallHistory) -> str | None:
+    """Why a cell that hasn't ended never goes on: a clause; None if it can, or is no cell, or was only run dry so far.
+
+    Args:
+        heads: The last cells of sessions.
+        stored: The cell.
+        history: Its calls.
+    """
+    cell = Cell.of(stored)
+    if cell is None or (stored.bundle.get("dry_run") and not (history.after_dry_run and history.calls)):
+        return None
+    last = await heads.head(stored.principal, cell.session)
+    return None if last == stored.id else _left(cell.session)
+
+
+def _left(session: str) -> str:
+    return f"its session {session!r} has ended, or has gone on without it"
 
 
 def moved(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -13,16 +13,19 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
+from mcp_bridge.executions.reruns.both_sides import cut, shown_sides
 from mcp_bridge.executions.reruns.same_error import without_addresses
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
+from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import SHOWING, Cell
 from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
+from mcp_bridge.executions.status import effective_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 MAX_LOOKED = 4
 """How many cells are looked at, for each that may run again: many may have left nothing."""
+
+MAX_INTERRUPTED = 5
+"""Interrupted cells of which it is told what they had called: the last ones."""
 
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
@@ -125,6 +131,7 @@ class Rebuilt(NamedTuple, Generic[S]):
         seconds: How long that took.
         as_written: Of a copy for a dry run: the executions of cells that have run without looks at values.
         otherwise: What cells of another build of the guest have shown otherwise: a clause for each.
+        interrupted: What the cells just before, whose bridge had died, had called: a sentence or two for each.
     """
 
     sandbox: S | None
@@ -132,6 +139,7 @@ class Rebuilt(NamedTuple, Generic[S]):
     seconds: float
     as_written: frozenset[str] = frozenset()
     otherwise: tuple[str, ...] = ()
+    interrupted: tuple[str, ...] = ()
 
 
 class RunIn(Protocol[S]):
@@ -180,7 +188,7 @@ class Rebuilding(Generic[S]):
 
     async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
         limits, began = self._settings.sessions, time.monotonic()
-        cells = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
+        cells, left = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
         if cells and not limits.rebuild:
             raise BridgeError(
                 "session_not_rebuilt",
@@ -206,7 +214,19 @@ class Rebuilding(Generic[S]):
             )
         if cells:
             logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
-        return Rebuilt(sandbox, cells, time.monotonic() - began, as_written, tuple(otherwise.values()))
+        seconds, interrupted = time.monotonic() - began, await self._calls_of(left)
+        return Rebuilt(sandbox, cells, seconds, as_written, tuple(otherwise.values()), tuple(interrupted))
+
+    async def _calls_of(self, left: Sequence[StoredExecution]) -> list[str]:
+        """What cells have called whose bridge had died: nobody was told. `left` as of `cells_to_rebuild`."""
+        found = []
+        for stored in left[-MAX_INTERRUPTED:]:
+            place = Cell.of(stored)
+            called = calls_so_far(CallHistory(await self._lifecycle.recorder.read(stored.id)))
+            if place is not None and called:
+                shown = f"`mcp-bridge execution show {stored.id}` has more"
+                found.append(f"the cell {place.number} was interrupted. {called} {shown}")
+        return found
 
     async def _copy(
         self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution], otherwise: dict[str, str]
@@ -308,7 +328,8 @@ class Rebuilding(Generic[S]):
             sandbox.end()
             raise
         if found is not None and again.is_of_other_showing(found):
-            sides = f"was {_shown(found.expected)}, and is {_shown(found.found)}"
+            was, now = _sides(found)
+            sides = f"was {was}, and is {now}"
             otherwise[stored.id] = f"the {found.what} of the cell {again.place.number}, of another version, {sides}"
             found = None
         if found is None and has_finished:
@@ -322,8 +343,12 @@ class Rebuilding(Generic[S]):
         raise diverged(stored, found, error, again.active.script.course.changed_servers)
 
 
-async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
-    """The cells that the namespace of a session consists of, the first one first, without their codes and records.
+async def cells_to_rebuild(
+    lifecycle: Lifecycle, principal: str, head: str, most: int
+) -> tuple[list[StoredExecution], list[StoredExecution]]:
+    """The cells that the namespace of a session consists of, and those after them that were interrupted.
+
+    Both the first one first, without their codes and records.
 
     Args:
         lifecycle: The lifecycle of executions.
@@ -335,6 +360,7 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
         BridgeError: `session_lost`: a cell has left what can't be had again; `session_not_rebuilt`: there are more.
     """
     found: list[StoredExecution] = []
+    interrupted: list[StoredExecution] = []
     lost: StoredExecution | None = None
     looked = 0
     async for stored in chain(lifecycle.store, principal, head):
@@ -342,7 +368,9 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
         match left_by(stored):
             case "names":
                 # Codes and records, of which one is large, are read again one by one.
-                found.append(replace(stored, bundle={"cell": stored.bundle["cell"]}, record=None))
+                found.append(_bare(stored))
+            case "nothing" if not found and effective_status(stored) == "interrupted":
+                interrupted.append(_bare(stored))
             case "lost":
                 # The first one counts: from there on it is lost.
                 lost = stored
@@ -356,7 +384,11 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
             )
     if lost is not None:
         raise lost_at(lost, why_lost(lost))
-    return found[::-1]
+    return found[::-1], interrupted[::-1]
+
+
+def _bare(stored: StoredExecution) -> StoredExecution:
+    return replace(stored, bundle={"cell": stored.bundle["cell"]}, record=None)
 
 
 def diverged(
@@ -370,12 +402,12 @@ def diverged(
         error: The error with which it has ended now; or None.
         changed_servers: The servers that list other tools than it has called.
     """
-    expected, actual = _shown(found.expected), _shown(found.found)
+    expected, actual = _sides(found)
     sides = {"what": found.what, "recorded": expected, "actual": actual}
     if found.what == "input" and error is not None:
         why = f"its input isn't what it was (input_changed). {error['message']}"
         return lost_at(stored, why, "With the file put back, it is rebuilt.", **sides)
-    ended = f"; it ended so: {_shown(error['message'])}" if error is not None else ""
+    ended = f"; it ended so: {cut(error['message'], MAX_SIDE_CHARS)}" if error is not None else ""
     if found.step and found.found is None:
         why = f"its call {found.step} was {expected}, and was not made{ended}"
     elif found.step:
@@ -390,9 +422,10 @@ def diverged(
     return lost_at(stored, f"run again, it did not do the same: {why}", mend, **sides)
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= MAX_SIDE_CHARS else f"{text[:MAX_SIDE_CHARS]}…"
+def _sides(found: Difference) -> tuple[str, str]:
+    """Both sides of a difference, as its message shows them."""
+    was, now = (value if isinstance(value, str) else repr(value) for value in (found.expected, found.found))
+    return shown_sides(was, now, MAX_SIDE_CHARS)
 
 
 async def recorded_cell(

@@ -1,7 +1,7 @@
 'use strict';
 // The guest in Node: receives an execution from the host, runs it, and reports how it ended.
 const util = require('node:util');
-const { Channel } = require('./channel');
+const { Channel, reallyExit } = require('./channel');
 const { Calls } = require('./calls');
 const { Display, SHOWN } = require('./display');
 const { Inputs } = require('./inputs');
@@ -59,7 +59,7 @@ class Execution {
       return;
     }
     if (this.#start.has_inputs) inputs.fetchOnOpen();
-    if (this.#start.is_dry) planned.prepare((error) => this.#fail(error));
+    if (this.#start.is_dry) planned.prepare((error) => this.#endDry(error));
     lines.follow();
     this.#modules.offer(text);
     import(SCRIPT).then(() => this.#ended(), (error) => this.#fail(error));
@@ -111,6 +111,13 @@ class Execution {
     // The handlers of its exit are called once: one of them has failed.
     if (process._exiting) this.#finish(1);
     process.exit(1);
+  }
+
+  // End a dry run: not even the handlers of its exit go on.
+  #endDry(error) {
+    [this.#state, this.#error] = ['failed', error];
+    this.#finish(1);
+    reallyExit(1);
   }
 
   // Send the outcome: the last thing that is done.

@@ -2,7 +2,7 @@
 
 import sys
 
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 
 MAY_ASK = ("mcp_bridge.", "logging")
 """How the names of modules begin that may ask for a stand-in's type: they show it, and take it for what it is."""
@@ -12,19 +12,44 @@ MAX_LOOKED = 10_000
 
 
 class PlannedValueError(BaseException):
-    """The value of a result that isn't there was needed: the dry run ends there.
+    """The value of a result that isn't there was needed: the dry run ends there, whatever would catch this.
 
-    It is no `Exception`, so a script that expects calls to fail doesn't take another way than it would.
+    Only in a process that the script has forked it is raised as any other, and ends that. It is no `Exception`, so a
+    script that expects calls to fail doesn't take another way there than it would.
     """
 
     def __init__(self, shown: str) -> None:
         super().__init__(f"{shown} isn't known: a dry run doesn't make that call")
 
 
+def _stay(_: PlannedValueError) -> None:
+    """Nothing is run dry."""
+
+
+_end_script: Callable[[PlannedValueError], None] = _stay
+"""What ends the dry run."""
+
+
+def prepare(end: Callable[[PlannedValueError], None]) -> None:
+    """Have a result that isn't there, and is needed, end the dry run.
+
+    Args:
+        end: Ends it. It returns where the error is to be raised all the same.
+    """
+    global _end_script  # noqa: PLW0603
+    _end_script = end
+
+
+def _end(shown: str) -> NoReturn:
+    error = PlannedValueError(shown)
+    _end_script(error)
+    raise error
+
+
 class Planned:
     """Stands for a result, or for a part of it. It can be printed, and given to other calls.
 
-    Whatever else needs the value raises `PlannedValueError`.
+    Whatever else needs the value ends the dry run, with `PlannedValueError`.
     """
 
     __slots__ = ("_attributes", "_shown")
@@ -72,7 +97,7 @@ class Planned:
             raise AttributeError(name)
         if name in self._attributes:
             return self[name]
-        raise PlannedValueError(f"{self._shown}.{name}")
+        _end(f"{self._shown}.{name}")
 
 
 _NEED_IT = (
@@ -85,7 +110,7 @@ _NEED_IT = (
 
 
 def _needed(planned: Any, *_: Any) -> Any:
-    raise PlannedValueError(str(planned))
+    _end(str(planned))
 
 
 def need(value: Any) -> Any:

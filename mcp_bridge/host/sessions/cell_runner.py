@@ -173,6 +173,7 @@ class CellRunner:
             ]
         elif rebuilt.sandbox is None and cell.number > 1:
             record.notices.append(f"the session {cell.session!r} has no names from before{skipped([], cell.number)}")
+        record.notices += rebuilt.interrupted
 
     async def _run_again(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
@@ -238,11 +239,17 @@ def _ran_again(rebuilt: Rebuilt[SessionSandbox]) -> str:
 
 def _in_copy(copied: Rebuilt[SessionSandbox], cell: Cell) -> list[str]:
     """What is told of a dry run."""
+    if not cell.previous:
+        return [f"dry run: no session {cell.session!r} has begun with it"]
     if not copied.cells:
         return [f"dry run: nothing of it is left in the session {cell.session!r}"]
+    last = Cell.of(copied.cells[-1])
+    # A session without a cell of its own that has left anything has one before this all the same.
+    is_fork = last is not None and last.session != cell.session and copied.cells[-1].id == cell.previous
     told = (
-        f"dry run: it was in a copy of the session {cell.session!r}, for which {_ran_again(copied)};"
-        " the session is as it was"
+        f"dry run: it was in a copy of the session {last.session if last and is_fork else cell.session!r},"
+        f" for which {_ran_again(copied)};"
+        + (f" no session {cell.session!r} has begun with it" if is_fork else " the session is as it was")
     )
     if not copied.as_written:
         return [told]

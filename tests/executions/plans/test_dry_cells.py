@@ -212,6 +212,8 @@ async def test_a_first_cell_that_is_run_dry_begins_no_session(either, policy):
     async with shop.open(policy) as bridge:
         dry = await shop.run(bridge, FIRST, session="s", dry_run=True)
         assert (dry.status, await sessions(bridge)) == ("suspended", [])
+        assert "the same code without dry_run, with the same session, makes them" in dry.error["hint"]
+        assert "dry run: no session 's' has begun with it" in dry.notices
         await decided(bridge)
         made = await shop.run(bridge, FIRST, session="s")
         assert (made.status, made.execution, made.session) == ("success", dry.execution, {"name": "s", "cell": 1})
@@ -224,8 +226,10 @@ async def test_a_fork_that_is_run_dry_makes_no_session(either):
     shop = either
     async with shop.open(ALLOWS) as bridge:
         await shop.run(bridge, BEFORE, session="s")
-        dry = await shop.run(bridge, CELL, session="t", fork="s@1", dry_run=True)
+        dry = await shop.run(bridge, CELL, session="t", fork="s", dry_run=True)
         assert [row["arguments"] for row in dry.planned] == [given for _, given in WRITES], dry.error
+        assert "the same code without dry_run, with session='t' and fork='s@1', makes them" in dry.error["hint"]
+        assert any("a copy of the session 's'" in row and "no session 't' has begun" in row for row in dry.notices)
         assert await sessions(bridge) == [("s", 1, "ready")]
         made = await shop.run(bridge, CELL, session="t", fork="s@1")
         assert (made.status, made.execution, made.session["name"]) == ("success", dry.execution, "t")

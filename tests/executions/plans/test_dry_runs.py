@@ -266,6 +266,59 @@ async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(either)
         assert shop.writes == []
 
 
+GOES_ON = {
+    "python": (
+        "try:\n    if made['ok']:\n        await shop.put(what=3)\nexcept:\n    await shop.put(what='rollback')",
+        "try:\n    if made:\n        pass\nexcept BaseException:\n    pass\nfinally:\n    await shop.put(what='fin')",
+        "import asyncio\nasync def one(what):\n    if made[what]:\n        await shop.put(what=what)\n"
+        "await asyncio.gather(one('p'), one('q'), return_exceptions=True)\nawait shop.put(what='next')",
+        "import asyncio\nasync def one():\n    return made + 1\ntask = asyncio.create_task(one())\n"
+        "await asyncio.wait([task])\nawait shop.put(what='next')",
+        "from contextlib import asynccontextmanager\n@asynccontextmanager\nasync def undone():\n    try:\n        yield\n"
+        "    finally:\n        await shop.put(what='undo')\nasync with undone():\n    len(made)",
+        "def items():\n    try:\n        yield from made['items']\n    finally:\n        print('closed')\n"
+        "for one in items():\n    pass",
+        "import threading\nfrom mcp.sync.servers import shop as at_once\ndef work():\n    try:\n        int(made)\n"
+        "    except BaseException:\n        at_once.put(what='thread')\nthread = threading.Thread(target=work)\n"
+        "thread.start()\nthread.join()\nat_once.put(what='next')",
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor() as pool:\n"
+        "    futures = [pool.submit(int, made) for _ in range(4)]\nawait shop.put(what=[str(f.exception()) for f in futures])",
+        "class Closing:\n    def __del__(self):\n        made.close()\nClosing()\nawait shop.put(what='next')",
+        "import atexit\nfrom mcp.sync.servers import shop as at_once\natexit.register(lambda: at_once.put(what='exit'))\n"
+        "made.close()",
+        "while True:\n    try:\n        if made['ok']:\n            break\n    except:\n        pass",
+    ),
+    "javascript": (
+        "try { if (made.ok) await shop.put({ what: 3 }) } catch { await shop.put({ what: 'rollback' }) }",
+        "try { if (made) 1 } catch {} finally { await shop.put({ what: 'fin' }) }",
+        "const one = async (what) => { if (made[what]) await shop.put({ what }) };\n"
+        "await Promise.allSettled([one('p'), one('q')]); await shop.put({ what: 'next' })",
+        "function* items() { try { yield* made.items } finally { console.log('closed') } }\nfor (const one of items()) 1",
+        "process.on('exit', () => { shop.put({ what: 'exit' }); console.log('exit') }); made.close()",
+        "process.exit = () => {}; try { made.close() } catch { await shop.put({ what: 'next' }) }",
+        "for (;;) { try { if (made.ok) break } catch {} }",
+    ),
+}
+"""What follows `made`, the result of the second call, in scripts that would go on past the error."""
+
+
+async def test_nothing_goes_on_past_the_end_of_a_dry_run(either):
+    shop = either
+    before = {
+        "python": "from mcp.servers import shop\nawait shop.put(what=1)\nmade = await shop.put(what=2)\n",
+        "javascript": "import { shop } from 'mcp/servers';\nawait shop.put({ what: 1 });\nconst made = await shop.put({ what: 2 });\n",
+    }
+    async with shop.open(ALLOWS, bounded=False) as bridge:
+        for rest in GOES_ON[shop.language]:
+            code = before[shop.language] + rest
+            for session in (None, "s"):
+                dry = await bridge.run(code, dry_run=True, language=shop.language, session=session)
+                assert [row["arguments"] for row in dry.planned] == [{"what": 1}, {"what": 2}], (rest, dry.error)
+                assert "The dry run ended there: PlannedValueError: <result of call 2>" in dry.error["message"], rest
+                assert dry.stdout == b"", rest
+        assert shop.writes == []
+
+
 async def test_a_dry_runs_errors_are_where_the_script_has_them(both, tmp_path):
     """What is put into its text to look at values moves nothing."""
     shop = Shop(tmp_path, both, "javascript")
@@ -503,7 +556,11 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         # The list is decided, and a dry run doesn't go on with it.
         again = await bridge.run(CODE, dry_run=True, key="k")
         assert (again.execution, again.status, shop.writes) == (dry.execution, "suspended", [])
-        assert (await bridge.run(CODE, key="k")).status == "success"
+        made = await bridge.run(CODE, key="k")
+        assert made.status == "success"
+        # Once it is made, the key's result is that of the run, whichever is asked for.
+        after = await bridge.run(CODE, dry_run=True, key="k")
+        assert (after.to_json(), after.given_before) == (made.to_json(), True)
         waits = await bridge.run(CODE, key="other")
         assert waits.status == "suspended"
         await decided(bridge)
