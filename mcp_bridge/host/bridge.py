@@ -157,6 +157,7 @@ class Shared:
         """What the configuration's principals have become since the start."""
         self.install = settings.install
         """What of the configuration's `[install]` there is now."""
+        self.has_current_configuration = True
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -290,7 +291,7 @@ class Bridge:
                 "not_a_principal",
                 f"{name} isn't a principal of this bridge any more, so what it has begun doesn't go on: it has no "
                 "table in the configuration, and no good token that was made without one.",
-                hint=f"Write [principals.{name}] into your configuration, with what it may do; or cancel the execution.",
+                hint=f"Write [principals.{name}] into your configuration, with what it may do; or cancel it.",
             )
         return self.for_principal(Principal(name))
 
@@ -381,6 +382,15 @@ class Bridge:
     def own_files(self) -> OwnFiles:
         """The principal's artifacts, and its answers' outputs that were cut."""
         return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def has_current_configuration(self) -> bool:
+        """Whether the configuration's files say what is in force: not after a change that waits for the next start."""
+        return self._shared.has_current_configuration
+
+    @has_current_configuration.setter
+    def has_current_configuration(self, value: bool) -> None:
+        self._shared.has_current_configuration = value
 
     @property
     def database(self) -> Database:

@@ -197,7 +197,7 @@ class BridgeSupervisor:
             self._resumption = None
 
     def _failed(self, error: BridgeError) -> None:
-        self._source.print_error(error)
+        self._source.report_error(error)
         described = for_the_agent(error)
         hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
         self._attempt.error = BridgeError(described.code, described.message, hint=hint, **described.details)
