@@ -891,8 +891,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Set `sees_all` for the principal that Prometheus asks as."),
         "not_a_principal": Description(
             "Whoever sends the request is known, and is none of the bridge's principals (403), or not any more: "
-            "what ran is cancelled.",
-            "The operator adds them to `[principals]`."),
+            "what ran is cancelled, and what waits doesn't go on.",
+            "The operator adds them to `[principals]`.", _CLIENT | _COMMAND | _VIEWER),
         "too_many_failures": Description(
             "Too many requests with wrong credentials came from this address (429).",
             "Use the right ones, which are always taken."),

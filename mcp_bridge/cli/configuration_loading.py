@@ -17,7 +17,7 @@ from mcp_bridge.escaping import escape_line
 from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcp_bridge.downstream.configuration.client_file_reading import Problem
     from mcp_bridge.downstream.configuration.discovery import Discovery
@@ -78,23 +78,27 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
 _noticed: set[IgnoredFile | Problem] = set()
 
 
-def warn_ignored_files(files: Iterable[IgnoredFile]) -> None:
-    """Print, once each, which of the folder's files are ignored, whatever the log level."""
+def _print(text: str) -> None:
+    print(f"mcp-bridge: {text}", file=sys.stderr)  # noqa: T201
+
+
+def warn_ignored_files(files: Iterable[IgnoredFile], say: Callable[[str], None] = _print) -> None:
+    """Say, once each, which of the folder's files are ignored: on standard error, whatever the log level."""
     for file in files:
         if file not in _noticed:
             _noticed.add(file)
             some = listed(file.servers)
             servers = f" Left out: {some[:MAX_LISTED_CHARS]}." if some else ""
-            print(escape_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+            say(escape_line(f"{file.code}: {file.message}{servers} {file.hint}"))
 
 
-def warn_problems(problems: Iterable[Problem]) -> None:
-    """Print, once each, which of the clients' files can't be read: their servers are missing."""
+def warn_problems(problems: Iterable[Problem], say: Callable[[str], None] = _print) -> None:
+    """Say, once each, which of the clients' files can't be read: their servers are missing."""
     for problem in problems:
         if problem not in _noticed:
             _noticed.add(problem)
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-            print(escape_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
+            say(escape_line(f"{problem.code}: {where}: {problem.message}"))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
+from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.server.http.listener_check import is_loopback
 
 _BACKLOG = 128
 
@@ -51,3 +53,18 @@ def listening(host: str, port: int, *, hint: str = "Name another with --listen H
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
         raise BridgeError("cannot_listen", f"{host}:{port} can't be listened on: {why}.", hint=hint) from None
     return listener
+
+
+def warn_of_plain_http(listener: socket.socket, can: str, better: str) -> None:
+    """Warn on standard error if other machines can reach what listens, and speaks plain HTTP.
+
+    Args:
+        listener: The listening socket.
+        can: What whoever can read the network can do.
+        better: What to do instead: a sentence's end.
+    """
+    if not is_loopback(listener):
+        showing.echo_err(
+            f"mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can {can}. "
+            f"Better: {better}"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
 import secrets
 import time
@@ -149,7 +150,7 @@ class TokenStore:
         Args:
             principal: Whose they are.
             grace: For how many seconds the old ones stay good, if they don't expire earlier.
-            seconds: For how long the new one is good; None for ever.
+            seconds: For how long the new one is good; None for as long as the latest of the old ones was made for.
             restricted: As `TokenRecord`.
             keep: Gets the token and how many it replaces, before these end. If it raises, they stay, and it is revoked.
 
@@ -164,7 +165,13 @@ class TokenStore:
         old: list[str] = []
 
         def begin(tokens: dict[str, TokenRecord]) -> None:
-            old.extend(_of(tokens, principal))
+            nonlocal made
+            replaced = _of(tokens, principal)
+            old.extend(replaced)
+            latest = max(replaced.values(), key=lambda record: (record.created, record.expires or math.inf))
+            if seconds is None and latest.expires is not None:
+                expires = made.record.created + latest.expires - latest.created
+                made = made._replace(record=made.record.model_copy(update={"expires": expires}))
             self._put(tokens, made)
 
         def end(tokens: dict[str, TokenRecord]) -> None:

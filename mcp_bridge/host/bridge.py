@@ -160,6 +160,7 @@ class Shared:
         """What the configuration's principals have become since the start."""
         self.install = settings.install
         """What of the configuration's `[install]` there is now."""
+        self.has_current_configuration = True
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -176,6 +177,20 @@ class Shared:
         """All principals' views that anything uses, or that are kept for later."""
         self.kept: OrderedDict[str, Bridge] = OrderedDict()
         """The views that are kept, the one that was asked for last at the end."""
+
+    def admits_without_table(self, name: str) -> bool:
+        """Whether a principal may have everybody's rights: it has a good token that was made while it had no table.
+
+        Raises:
+            BridgeError: As `TokenStore.read`.
+        """
+        from mcp_bridge.governance.principal_tokens import TokenStore
+
+        now = time.time()
+        return any(
+            record.principal == name and not record.restricted and not record.has_expired(now)
+            for record in TokenStore(self.settings.state_dir).read().values()
+        )
 
     async def _ended_sessions(self, known: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
         from mcp_bridge.executions.sessions.sessions import ended_sessions
@@ -255,16 +270,33 @@ class Bridge:
                 shared.kept.popitem(last=False)
         return view
 
-    def for_owner(self, execution: StoredExecution) -> Bridge:
+    def for_owner(self, execution: StoredExecution, *, goes_on: bool = True) -> Bridge:
         """The view of an execution's principal, by its configuration: for the operator, who goes on with anybody's.
 
+        Args:
+            execution: The execution.
+            goes_on: Whether anything may be done in it. Without that, it is looked at or ended, whoever its principal
+                is by now.
+
         Raises:
-            BridgeError: As `for_principal`.
+            BridgeError: As `for_principal`; `not_a_principal` also for one that never had a table here, and has no
+                good token that was made without one: it may have had a table that restricted it.
         """
         name = execution.principal
-        known = self._shared.governance.principals.get(name)
-        owner = known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name))
-        return self._view(owner, owner)
+        if name == LOCAL_PRINCIPAL.name:
+            return self.for_principal(LOCAL_PRINCIPAL)
+        if not goes_on:
+            return self._view(Principal(name), Principal(name))
+        shared = self._shared
+        has_table = name in shared.principals
+        if not has_table and (name in shared.governance.principals or not shared.admits_without_table(name)):
+            raise BridgeError(
+                "not_a_principal",
+                f"{name} isn't a principal of this bridge any more, so what it has begun doesn't go on: it has no "
+                "table in the configuration, and no good token that was made without one.",
+                hint=f"Write [principals.{name}] into your configuration, with what it may do; or cancel it.",
+            )
+        return self.for_principal(Principal(name))
 
     def change(self, principal: Principal) -> None:
         """From now on hold what begins to what the principal has become, too.
@@ -353,6 +385,15 @@ class Bridge:
     def own_files(self) -> OwnFiles:
         """The principal's artifacts, and its answers' outputs that were cut."""
         return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def has_current_configuration(self) -> bool:
+        """Whether the configuration's files say what is in force: not after a change that waits for the next start."""
+        return self._shared.has_current_configuration
+
+    @has_current_configuration.setter
+    def has_current_configuration(self, value: bool) -> None:
+        self._shared.has_current_configuration = value
 
     @property
     def database(self) -> Database:

@@ -411,6 +411,10 @@ class Requests:
             if self._script.is_dry and "planned" in answer:
                 outcome = "listed"
                 self.calls -= 1
+        except anyio.get_cancelled_exc_class():
+            # The script ends or is suspended; what is held until a person has decided hasn't been made.
+            outcome = "waits" if request.call in self._script.hold.calls else "was cut off"
+            raise
         finally:
             # Names only: arguments and results may hold what a log shouldn't.
             milliseconds = (time.monotonic() - began) * 1000

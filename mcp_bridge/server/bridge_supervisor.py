@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
-    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.server.configuration_reload import Configured, Source
 
 logger = logging.getLogger(__name__)
@@ -188,20 +187,17 @@ class BridgeSupervisor:
         await on_thread(importlib.import_module, "mcp_bridge.executions.waits.automatic_resumption")
         from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once  # noqa: PLC0415 - imported on the thread
 
-        def owner_of(stored: StoredExecution) -> Bridge:
-            return bridge.for_principal(bridge.for_owner(stored).principal)
-
         if self._is_draining:
             return
         most = at_once(bridge.settings.max_concurrent)
-        self._resumption = AutomaticResumption(bridge.lifecycle, owner_of, most, self.look)
+        self._resumption = AutomaticResumption(bridge.lifecycle, bridge.for_owner, most, self.look)
         try:
             await self._resumption.run()
         finally:
             self._resumption = None
 
     def _failed(self, error: BridgeError) -> None:
-        self._source.print_error(error)
+        self._source.report_error(error)
         described = for_the_agent(error)
         hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
         self._attempt.error = BridgeError(described.code, described.message, hint=hint, **described.details)

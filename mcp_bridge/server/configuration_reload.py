@@ -37,6 +37,8 @@ CHANGED = (
 )
 BROKEN = "mcp-bridge's configuration has changed and can't be used, so what held before still does: {}"
 
+NOT_USED = "The configuration has changed and can't be used, so what held before still does:"
+
 SETTLE_SECONDS = 0.4
 """How long the files must say the same before it is applied: an editor may have them half-written, or taken away."""
 
@@ -90,8 +92,8 @@ class Source(Protocol):
         """The new state of the files, or the error, if it isn't what the last call has found; else None."""
         ...
 
-    def print_error(self, error: BridgeError) -> None:
-        """Print on standard error why nothing can be run."""
+    def report_error(self, error: BridgeError) -> None:
+        """Tell the operator, in the log, why nothing can be run, or why a change doesn't hold."""
         ...
 
 
@@ -140,11 +142,15 @@ class ConfigurationReload:
             async with self._looking:
                 change = await self._settled()
                 if isinstance(change, BridgeError):
-                    self._source.print_error(change)
+                    self._source.report_error(
+                        BridgeError(change.code, f"{NOT_USED} {change.message}", hint=change.hint)
+                    )
+                    bridge.has_current_configuration = False
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
                     bridge.restrict(change.servers, change.policy, change.principals, change.inputs, change.install)
                     self.principals_changed(change.principals)
+                    bridge.has_current_configuration = not change.differs
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:
                         logger.warning("%s", CHANGED)

@@ -47,3 +47,35 @@ def observed_run(kind: Literal["script", "program"], execution: str, principal: 
         finally:
             if run.is_counted:
                 measurements.run_ended(kind, principal, run.status, time.monotonic() - began)
+
+
+class ObservedProgram:
+    """A program that a sandbox drives, in requests of its own: `meanwhile` is each of them, and `end` comes once.
+
+    Args:
+        execution: The execution's id.
+        principal: Whose it is.
+    """
+
+    def __init__(self, execution: str, principal: str) -> None:
+        self._execution, self._principal = execution, principal
+        self._began = time.monotonic()
+        with works_for(execution, principal):
+            self._span = tracing.begin("run program")
+
+    @contextmanager
+    def meanwhile(self) -> Iterator[None]:
+        """Log and trace what is done for the program meanwhile."""
+        with works_for(self._execution, self._principal), tracing.within(self._span):
+            yield
+
+    def end(self, status: str) -> None:
+        """Measure the run, which has ended or is suspended.
+
+        Args:
+            status: As the record has it; `interrupted` if there is none.
+        """
+        if self._span is not None:
+            self._span.set_attribute("mcp_bridge.status", status)
+            self._span.end()
+        measurements.run_ended("program", self._principal, status, time.monotonic() - self._began)

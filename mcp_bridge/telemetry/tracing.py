@@ -76,6 +76,20 @@ def _span(tracer: Tracer, name: str, kind: Kind, attributes: Mapping[str, Attrib
             raise
 
 
+def begin(name: str) -> Span | None:
+    """Begin a span of work that several tasks do, each `within` it; None if nothing is traced. `Span.end` ends it."""
+    return None if _tracer is None else _tracer.start_span(name, attributes=_execution_attributes())
+
+
+def within(span: Span | None) -> AbstractContextManager[object]:
+    """Make a span that was begun the current one meanwhile. It isn't ended."""
+    if span is None:
+        return _NO_SPAN
+    from opentelemetry.trace import use_span  # noqa: PLC0415
+
+    return use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+
 def _execution_attributes() -> dict[str, str]:
     if (context := current.get()) is None:
         return {}

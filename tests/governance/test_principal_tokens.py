@@ -214,3 +214,15 @@ def test_a_token_that_differs_anywhere_is_nobodys(tmp_path_factory, data):
 @given(st.text(max_size=200) | st.from_regex(re.compile(TOKEN.pattern), fullmatch=True))
 def test_what_was_never_made_is_nobodys(text):
     assert find({}, text, NOW) is None
+
+
+def test_a_token_that_replaces_one_that_ends_is_good_for_as_long_as_that_was_made_for(store):
+    store.add("anna", seconds=1000, restricted=False)
+    store.now += 900
+    for _ in range(2):
+        # The second time with an old one that has been given an earlier end.
+        new, _ = store.rotate("anna", grace=60, restricted=False)
+        assert new.record.expires == store.now + 1000
+        assert store.read()[new.id].expires == new.record.expires
+        store.now += 10
+    assert store.rotate("anna", seconds=5, restricted=False)[0].record.expires == store.now + 5

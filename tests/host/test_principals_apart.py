@@ -11,6 +11,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, PrincipalLimits
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.usage_store import UsageStore
@@ -317,3 +318,45 @@ print(sorted(await asyncio.gather(*(one() for _ in range(6)))).count("given"))
             await run(bridge)
         assert sum(given) == 9
         assert (await UsageStore(other._database).load())["anna"]["calls"] == 9
+
+
+async def test_what_waits_of_a_principal_without_its_table_does_not_go_on_with_everybodys_rights(sandboxes, tmp_path):
+    state = sandboxes.settings.state_dir
+    tokens = TokenStore(state)
+
+    def governed(**principals):
+        rules = {"policy": {"rules": [{"tools": ["faulty.echo"], "effect": "approve"}]}, "principals": principals}
+        return load_governance(rules, None, tmp_path, state)
+
+    def opened(**principals):
+        return sandboxes.open(faulty(), governance=governed(**principals))
+
+    async with opened(eve={"servers": ["faulty"], "policy": {}}) as bridge:
+        eve = bridge.for_principal(Principal("eve"))
+        record = await eve.run("from mcp.servers import faulty\nawait faulty.echo('x')", key="k")
+        cancelled = await eve.run("from mcp.servers import faulty\nawait faulty.echo('y')", key="l")
+        assert (record.status, cancelled.status) == ("suspended", "suspended")
+        stored = await eve.lifecycle.store.execution(record.execution)
+        # Taken out while it serves: as after the next start.
+        bridge.restrict({"faulty"}, governed().snapshot, {})
+        with pytest.raises(BridgeError, match="eve isn't a principal") as caught:
+            bridge.for_owner(stored)
+        assert caught.value.code == "not_a_principal"
+    async with opened() as bridge:
+
+        async def goes_on():
+            await bridge.for_owner(stored).resume_execution(stored.id)
+
+        assert (await refused(goes_on()))[0] == "not_a_principal"
+        # A token of when it had the table, and one that has ended, are for nobody any more.
+        tokens.add("eve", restricted=True)
+        tokens.add("eve", restricted=False, seconds=-1)
+        assert (await refused(goes_on()))[0] == "not_a_principal"
+        # What only ends or shows it is the operator's all the same.
+        ended = await bridge.for_owner(stored, goes_on=False).cancel_execution(cancelled.execution, "gone")
+        assert ended["status"] == "cancelled"
+        # Whoever may come with everybody's rights may go on with them, too.
+        tokens.add("eve", restricted=False)
+        assert (await refused(goes_on()))[0] == "still_waiting"
+    async with opened(eve={"servers": []}) as bridge:
+        assert bridge.for_owner(stored).aliases() == []

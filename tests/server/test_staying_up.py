@@ -212,7 +212,7 @@ async def test_a_server_that_can_run_nothing_stays_up_says_why_and_goes_on_once_
         with pytest.raises(MCPError, match=code):
             await client.read_resource("program://schema")
         said = log.read_text()
-        assert said.count(f"mcp-bridge: {code}: ") == 1, "for the client's log, once"
+        assert said.count(f"{code}: ") == 1, "for the client's log, once"
         assert SAID not in text(refused) + (client.instructions or "")
         assert (SAID in said) == (name == "tools")
         mend()
@@ -300,7 +300,7 @@ async def test_one_breakage_after_the_other_is_told_as_it_is_then_and_at_last_th
 
 async def test_a_call_is_told_of_the_attempt_that_it_has_waited_for():
     class Silent:
-        def print_error(self, error):
+        def report_error(self, error):
             pass
 
     supervisor = BridgeSupervisor(Silent(), BridgeError("bad_config", "One."), lambda _bridge: None)
@@ -750,7 +750,7 @@ class Editor:
                 self._path.write_text(text)
         return self._files.change()
 
-    def print_error(self, error):
+    def report_error(self, error):
         self.printed.append(error.code)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ui_fixtures import CODE, EVIL, FAILS, add_session, script, viewing
 
 from mcp_bridge.cli.app import app
-from mcp_bridge.cli.listen_addresses import address, listening
+from mcp_bridge.cli.listen_addresses import address, listening, warn_of_plain_http
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.sessions.cell import Cell
@@ -24,7 +24,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
-from mcp_bridge.server.ui.app import Address, build, build_for_principals
+from mcp_bridge.server.ui.app import build, build_for_principals
 from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.server.ui.page_data import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
 from mcp_bridge.views import overview
@@ -677,18 +677,13 @@ def test_a_port_that_is_taken_is_a_clear_error():
 
 
 @pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.0.0.2", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),  # noqa: S104
-        ("192.168.0.7", False),
-    ],
+    ("host", "warned"),
+    [("127.0.0.1", False), ("127.0.0.2", False), ("localhost", False), ("0.0.0.0", True)],  # noqa: S104
 )
-def test_what_is_beyond_this_machine_is_known(host, loopback):
-    assert Address(host, 1).is_loopback is loopback
+def test_plain_http_beyond_this_machine_is_warned_of(host, warned, capsys):
+    with listening(host, 0) as listener:
+        warn_of_plain_http(listener, "take the token", "don't.")
+    assert ("plain HTTP beyond this machine" in capsys.readouterr().err) is warned
 
 
 def test_a_state_directory_that_cannot_be_had_is_a_clear_error(tmp_path):

@@ -2,8 +2,10 @@
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.server.http.metrics import Events
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, OTHER, BoundedNames
@@ -56,3 +58,37 @@ def test_what_is_measured_without_an_observer_is_told_to_nobody(counted):
         pass
     assert counted() == before
     assert [line for line in before if line.startswith("mcp_bridge_runs_total")] == []
+
+
+IN_SCRIPTS = {
+    "python": """
+from mcp import programs
+await programs.run({"steps": [{"id": "a", "type": "tool", "tool": "faulty.echo", "args": {"text": "1"}}]})
+await programs.run({"steps": [{"id": "a", "type": "approval", "message": "Go?"}]})
+""",
+    "javascript": """
+import { programs } from "mcp";
+await programs.run({steps: [{id: "a", type: "tool", tool: "faulty.echo", args: {text: "1"}}]});
+await programs.run({steps: [{id: "a", type: "approval", message: "Go?"}]});
+""",
+}
+
+
+@pytest.mark.timeout(120)
+async def test_programs_that_a_script_runs_are_counted(counted, bilingual):
+    record = await bilingual.run(IN_SCRIPTS, faulty())
+    assert record.status == "success", record
+    for status in ("success", "suspended"):
+        assert f'mcp_bridge_runs_total{{kind="program",principal="local",status="{status}"}} 1.0' in counted()
+    assert 'mcp_bridge_run_seconds_count{kind="program"} 2.0' in counted()
+
+
+@pytest.mark.timeout(120)
+async def test_the_log_says_what_became_of_a_call_and_not_that_one_has_failed_that_waits(sandboxes, tmp_path, caplog):
+    caplog.set_level("INFO", "mcp_bridge.host.request_handlers")
+    rules = {"policy": {"rules": [{"tools": ["faulty.echo"], "effect": "approve"}]}}
+    governance = load_governance(rules, None, tmp_path, sandboxes.settings.state_dir)
+    async with sandboxes.open(faulty(), governance=governance) as bridge:
+        await bridge.run("from mcp.servers import faulty\nawait faulty.pid()\nawait faulty.echo('x')", key="k")
+    said = [" ".join(record.getMessage().split()[:2]) for record in caplog.records if " ms" in record.getMessage()]
+    assert said == ["'faulty'.'pid' answered", "'faulty'.'echo' waits"]

@@ -344,6 +344,11 @@ def test_model_steps_and_tools_of_the_operators_have_spans_and_metrics_without_w
     (paid,) = received.named("execute_tool issue_refund")
     assert paid.attributes["gen_ai.tool.name"] == "issue_refund"
     assert received.ancestors(paid)[-1] == "run script"
+    # Each is within the program that the script runs.
+    for program in received.named("run program"):
+        assert program.attributes["mcp_bridge.status"] in {"success", "failed"}
+        assert received.ancestors(program) == ["run sandbox", "run script"]
+    assert all("run program" in received.ancestors(span) for span in (paid, *asked))
     ((attributes, count, _),) = received.metrics["gen_ai.client.operation.duration"]
     assert attributes["gen_ai.request.model"] == "scripted"
     assert count == len(asked)

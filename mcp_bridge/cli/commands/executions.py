@@ -307,7 +307,7 @@ def resumed(
     """Resume an execution and print its new state; return the exit status.
 
     Raises:
-        BridgeError: As `argument_decoding.execution` and `Programs.resume`.
+        BridgeError: As `argument_decoding.execution`, `Bridge.for_owner` and `Programs.resume`.
     """
     from mcp_bridge.cli.terminal_prompts import terminal
 
@@ -384,7 +384,7 @@ def _settled(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await argument_decoding.execution(bridge.programs.store, execution)
-        return await bridge.for_owner(row).settle_execution(
+        return await bridge.for_owner(row, goes_on=and_resume).settle_execution(
             row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
         )
 
@@ -406,7 +406,9 @@ def cancel(
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await argument_decoding.execution(bridge.programs.store, execution)
-            return await bridge.for_owner(row).cancel_execution(row.id, reason)
+            # What a program's steps want undone is done.
+            owner = bridge.for_owner(row, goes_on=row.kind == "program")
+            return await owner.cancel_execution(row.id, reason)
 
         record = drive(configuration_loading.configure(named), cancelled, named, as_json=as_json)
         return exit_statuses.OK if record["status"] == "cancelled" else showing.status_of(record)

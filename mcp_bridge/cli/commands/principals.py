@@ -86,11 +86,18 @@ def rotate(
     grace: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the old tokens stay good, such as 1h; by default not.")
     ] = None,
-    expires: Expires = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When the token ends: 12h, 90d, 52w from now; by default as long as the latest of the old ones was "
+            "made for.",
+        ),
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token in place of all that a principal has."""
+    """Make a token in place of all that a principal has, for as long as the latest of them was made for."""
 
     def work() -> int:
         store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
@@ -101,7 +108,7 @@ def rotate(
             restricted=name in configured,
             keep=functools.partial(_show, as_json=as_json),
         )
-        _tell(made, replaced, configured, as_json=as_json)
+        _tell(made, replaced, configured, as_json=as_json, is_kept=expires is None)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -175,12 +182,16 @@ def _show(made: NewToken, replaced: int, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _tell(made: NewToken, replaced: int, configured: dict[str, Principal], *, as_json: bool) -> None:
-    """Tell on standard error what it is."""
+def _tell(
+    made: NewToken, replaced: int, configured: dict[str, Principal], *, as_json: bool, is_kept: bool = False
+) -> None:
+    """Tell on standard error what it is; `is_kept` if it is good for as long as what it replaces."""
     if as_json:
         return
     name = made.record.principal
     ends = f"ends {_date(made.record.expires)}" if made.record.expires is not None else "doesn't end by itself"
+    if is_kept and made.record.expires is not None:
+        ends += ", as long from now as what it replaces was made for (--expires says otherwise)"
     instead = f", in place of {_tokens(replaced)}" if replaced else ""
     showing.echo_err(f"mcp-bridge: that is the token {made.id} of {name}{instead}. It {ends}, and isn't shown again.")
     if name not in configured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.discovery import Discovery
     from mcp_bridge.downstream.configuration.known_clients import Client
     from mcp_bridge.server.configuration_reload import Change, Configured
+
+logger = logging.getLogger(__name__)
 
 AT_A_TERMINAL = """\
 mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
@@ -42,6 +45,8 @@ OPEN = (
     "use your servers. `mcp-bridge principal add NAME` makes a token, without which it then answers nobody."
 )
 
+PLAIN_HINT = "give it a certificate with --tls-cert and --tls-key, or have it listen behind a proxy that ends TLS."
+
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
@@ -56,7 +61,7 @@ class ConfigurationFiles:
     def __init__(self, named: Path | None, port: int = PORT) -> None:
         self._named = named
         self._port = port
-        self._printed = ""
+        self._reported = ""
         self._configuration: configuration_loading.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
@@ -113,8 +118,11 @@ class ConfigurationFiles:
             return None
         self._stamps = stamps
         try:
-            loaded = configuration_loading.load(self._named)
-            found = configuration_loading.discover_servers(loaded, port=self._port)
+            # What it would print is logged.
+            loaded = configuration_loading.load(self._named, quiet=True)
+            found = configuration_loading.discover_servers(loaded, port=self._port, quiet=True)
+            configuration_loading.warn_ignored_files((*loaded.ignored_files, *found.ignored_files), _log)
+            configuration_loading.warn_problems(found.problems, _log)
             programs = started.governance.programs if started.governance else {}
             policy = snapshot_of(
                 written_policies(loaded.layers, configuration_loading.folder_servers(loaded, found), programs)
@@ -130,7 +138,7 @@ class ConfigurationFiles:
         meaning = _meaning(loaded, found)
         if meaning == self._last:
             return None
-        self._last, self._printed = meaning, ""
+        self._last, self._reported = meaning, ""
         unsure = _unsure(loaded, found)
         servers = {name for name, spec in found.servers.items() if spec.enabled}
         servers |= {name for name, spec in started.discovery.servers.items() if spec.source in unsure}
@@ -141,11 +149,14 @@ class ConfigurationFiles:
         differs = meaning != _meaning(started.loaded, started.discovery)
         return Change(frozenset(servers), policy, principals, inputs, differs, loaded.settings.install)
 
-    def print_error(self, error: BridgeError) -> None:
-        """Print an error on standard error, once."""
-        if (said := f"{error.code}: {error}") != self._printed:
-            self._printed = said
-            exit_statuses.print_error(error)
+    def report_error(self, error: BridgeError) -> None:
+        """Log an error, once; print it while no configuration was read that says where the log is."""
+        if (said := f"{error.code}: {error}") != self._reported:
+            self._reported = said
+            if logging.getLogger().handlers:
+                logger.error("%s", said)
+            else:
+                exit_statuses.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
@@ -171,6 +182,10 @@ def _client_files(clients: Iterable[Client]) -> Iterator[Path]:
     here = real_folder(Path.cwd())
     for client in clients:
         yield from client.watched_paths(Path.home(), os.environ, (here, *(here.parents if client.upward else ())))
+
+
+def _log(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
@@ -279,14 +294,15 @@ def serve_http(
     import anyio
 
     from mcp_bridge.cli import showing
-    from mcp_bridge.cli.listen_addresses import listening
+    from mcp_bridge.cli.listen_addresses import listening, warn_of_plain_http
     from mcp_bridge.http_settings import VIEWER_PATH
     from mcp_bridge.server.deferred_models import deferred_models
     from mcp_bridge.server.late_packages import postpone
 
     postpone("mcp", "mcp.server")
     with deferred_models():
-        from mcp_bridge.server.http.app import Tls, serve_http
+        from mcp_bridge.server.http.app import serve_http
+        from mcp_bridge.server.http.certificate import Tls
     from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 
     authenticator = open_authenticator(files.layers, first.settings.state_dir)
@@ -302,6 +318,8 @@ def serve_http(
             sys.stdout.flush()
             if not authenticator.authenticates:
                 showing.echo_err(OPEN)
+            elif tls is None:
+                warn_of_plain_http(listener, "take the tokens, and act as their principals", PLAIN_HINT)
 
         error = anyio.run(
             functools.partial(serve_http, programs=programs, tls=tls, listening=announce),
@@ -320,20 +338,19 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
     Raises:
         BridgeError: `bad_argument`.
     """
-    import ssl
-
     if certificate is None:
         if key is not None:
             raise BridgeError(
                 "bad_argument", "--tls-key is there without the certificate.", hint="Name its file with --tls-cert."
             )
         return
+    from mcp_bridge.server.http.certificate import Tls, why_unusable
+
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+        Tls(certificate, key).load()
     except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
         raise BridgeError(
             "bad_argument",
-            f"--tls-cert, --tls-key: {certificate} and its key can't be used: {why}.",
+            f"--tls-cert, --tls-key: {certificate} and its key can't be used: {why_unusable(exc)}.",
             hint="Name PEM files; the key has no passphrase.",
         ) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.command_runner import run_with_database
-from mcp_bridge.cli.listen_addresses import address, listening
+from mcp_bridge.cli.listen_addresses import address, listening, warn_of_plain_http
 from mcp_bridge.cli.terminal_prompts import login_name
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
         with leading, anyio.open_signal_receiver(signal.SIGINT, *terminations()) as signals:
             showing.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
-            if not place.is_loopback:
-                showing.echo_err(
-                    "mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can take"
-                    " the token, see everything that is recorded, and approve. Better: listen on this machine alone,"
-                    f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
-                )
+            warn_of_plain_http(
+                listener,
+                "take the token, see everything that is recorded, and approve",
+                "listen on this machine alone, and reach it through a tunnel: "
+                f"ssh -L {place.port}:127.0.0.1:{place.port} HOST.",
+            )
             if port:
                 showing.echo_err(
                     f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"

@@ -23,6 +23,7 @@ from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 from mcp_bridge.offload import off_loop
+from mcp_bridge.telemetry.observed_runs import ObservedProgram
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Session:
         self._ended = ended
         self._left = left
         self._runs: dict[str, ProgramRun] = {}
+        self._observed: dict[str, ObservedProgram] = {}
+        """Of each run, until it is kept."""
         self._memory = HeldMemory()
         self._under_way: dict[str, int] = {}
         """For each run, the number of its effects in progress."""
@@ -180,6 +183,7 @@ class Session:
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and its machine's first state."""
         self._runs[run.execution] = run
+        self._observed[run.execution] = ObservedProgram(run.execution, self._principal)
         size = await held_bytes([run.program.data, run.context])
         if run.execution in self._runs:
             self._memory.hold(run.execution, size)
@@ -196,7 +200,8 @@ class Session:
         run = self._of(execution)
         self._under_way[execution] = self._under_way.get(execution, 0) + 1
         try:
-            return await run.effect(number, request)
+            with self._observed[execution].meanwhile():
+                return await run.effect(number, request)
         except BridgeError:
             await self._fail(run)
             raise
@@ -220,7 +225,7 @@ class Session:
         self._take(execution)
         with anyio.CancelScope(shield=True):
             # A guest that cancels the request must not leave it running.
-            record = await self._service.keep(run)
+            record = await self._keep(run)
         if self._ended is not None:
             await self._ended(execution, record, request)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
@@ -236,14 +241,25 @@ class Session:
             # Its effects have been cancelled. Their outcomes must be in the state.
             if execution in self._under_way:
                 await self._at_rest.setdefault(execution, anyio.Event()).wait()
-            await self._service.keep(run, undo=True)
+            await self._keep(run, undo=True)
         return {}
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation, undo the program's effects without the sandbox."""
         if run.violated and self._take(run.execution) is not None:
             with anyio.CancelScope(shield=True):
-                await self._service.keep(run, undo=True)
+                await self._keep(run, undo=True)
+
+    async def _keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
+        """As `Programs.keep`, for a run that isn't driven here any more."""
+        observed, status = self._observed.pop(run.execution), "interrupted"
+        try:
+            with observed.meanwhile():
+                record = await self._service.keep(run, undo=undo)
+            status = record["status"]
+        finally:
+            observed.end(status)
+        return record
 
     def _take(self, execution: str) -> ProgramRun | None:
         """Stop driving a run; returns it, or None if it wasn't driven."""
@@ -301,7 +317,7 @@ class Session:
         async def let_go(run: ProgramRun) -> None:
             async with slots:
                 try:
-                    await self._service.keep(run, undo=True)
+                    await self._keep(run, undo=True)
                 except Exception as exc:  # noqa: BLE001  (the others of this sandbox are to be kept all the same)
                     what = "the execution %s of a sandbox that has ended could not be kept"
                     log_failure(logger, exc, what, run.execution)

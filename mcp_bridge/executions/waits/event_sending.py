@@ -150,7 +150,10 @@ async def executions_awaiting(store: ProgramStore, recorder: Recorder, principal
     if not found:
         raise BridgeError(
             "nobody_waits",
-            f"Nothing waits for the event {name!r}, so it was not sent.",
-            hint="`mcp-bridge execution list` has what waits. With --execution ID it is kept for that script.",
+            f"Nothing of the principal {principal} waits for the event {name!r}, so it was not sent.",
+            hint=(
+                "`mcp-bridge execution list` has what waits, and whose it is: another principal's gets it with "
+                "--principal NAME. With --execution ID it is kept for that script."
+            ),
         )
     return found

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
@@ -26,6 +26,7 @@ from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.ending_signals import terminations
 from mcp_bridge.server.http.allowed_hosts import AllowedHosts
 from mcp_bridge.server.http.authentication.authenticator import SECOND_LOOK_SECONDS
+from mcp_bridge.server.http.certificate import Certificate, Tls
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain, until_answered
 from mcp_bridge.server.http.listener_check import check_listener
@@ -39,7 +40,6 @@ from mcp_bridge.telemetry.setup import has_prometheus
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Generator, Sequence
-    from pathlib import Path
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from starlette.routing import Route
@@ -66,13 +66,6 @@ CONFIGURATION_SECONDS = 1.0
 """How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
-
-
-class Tls(NamedTuple):
-    """The files of the server's certificate chain and its private key (PEM)."""
-
-    certificate: Path
-    key: Path | None
 
 
 class OwnInstructions:
@@ -145,7 +138,7 @@ class HttpApp:
             # uvicorn bounds what it waits for alone: a head that arrives at once may be larger.
             answer: ASGIApp = refused(431, "request_too_large", "The request's headers are too large.").response()
         elif not self._hosts.accepts_host(host):
-            answer = refused(421, "bad_host", "The Host header is not this server's.").response()
+            answer = _BAD_HOST.response()
         elif scope["path"] in self._public:
             answer = self._documents
         elif origin is not None and not self._hosts.accepts_origin(origin.decode("latin-1"), host):
@@ -165,12 +158,32 @@ class HttpApp:
         await answer(scope, receive, send)
 
 
+_BAD_HOST = refused(
+    421,
+    "bad_host",
+    "The Host header is not this server's.",
+    "Use its address or a name that it has; the operator adds others to http.allowed_hosts.",
+)
+
+
 def _status(status: int, word: str) -> JSONResponse:
     return JSONResponse({"status": word}, status, {"cache-control": "no-store"})
 
 
 class _Server(uvicorn.Server):
-    """A server that installs no signal handlers: calls are finished before it ends."""
+    """A server that installs no signal handlers: calls are finished before it ends.
+
+    Args:
+        config: Its configuration.
+        tls: The files of the certificate, or None for plain HTTP.
+    """
+
+    def __init__(self, config: uvicorn.Config, tls: Tls | None) -> None:
+        super().__init__(config)
+        self.certificate = None if tls is None else Certificate(tls)
+        if self.certificate is not None:
+            config.load()
+            self.certificate.serve_with(config.ssl)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -199,7 +212,7 @@ async def serve_http(
         settings: The settings of HTTP.
         authenticator: Tells who a request is from.
         programs: As `build_server`.
-        tls: The certificate, or None for plain HTTP.
+        tls: The files of the certificate, or None for plain HTTP.
         listening: Called once requests are answered.
 
     Returns:
@@ -245,7 +258,7 @@ async def serve_http(
         )
         metrics = _metrics(first, supervisor, endpoint, limits, sessions)
         app = HttpApp(endpoint, settings, authenticator.routes(), is_ready, viewer, metrics)
-        web = _Server(_configuration(app, limits, tls))
+        web = _Server(_configuration(app, limits, tls), tls)
         with anyio.open_signal_receiver(*terminations(), signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process_memory.release_memory)
@@ -373,8 +386,12 @@ def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> u
     )
 
 
-async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.CancelScope) -> None:
+async def _serve(web: _Server, listener: socket.socket, scope: anyio.CancelScope) -> None:
     """Serve until `should_exit`, and then end everything."""
-    with anyio.CancelScope(shield=True):
-        await web.serve(sockets=[listener])
+    async with anyio.create_task_group() as tasks:
+        if web.certificate is not None:
+            tasks.start_soon(web.certificate.watch)
+        with anyio.CancelScope(shield=True):
+            await web.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
     scope.cancel()

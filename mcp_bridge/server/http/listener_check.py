@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 
-def _is_loopback(listener: socket.socket) -> bool:
+def is_loopback(listener: socket.socket) -> bool:
     """Whether only this machine can reach a listening socket."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
@@ -24,7 +24,7 @@ def check_listener(listener: socket.socket, authenticator: Authenticator) -> Non
     Raises:
         BridgeError: `authentication_needed`.
     """
-    if not authenticator.authenticates and not _is_loopback(listener):
+    if not authenticator.authenticates and not is_loopback(listener):
         raise BridgeError(
             "authentication_needed",
             f"{listener.getsockname()[0]} can be reached from other machines, and anybody there could run code here: "

@@ -156,6 +156,8 @@ class State(Collector):
             yield _gauge("http_sessions", "Sessions of clients over HTTP", clients.sessions)
         if (bridge := self.bridge) is None:
             return
+        what = "Whether the files of the configuration say what is in force"
+        yield _gauge("configuration_current", what, bridge.has_current_configuration)
         running, waiting = bridge.runs_under_way()
         yield _gauge("runs_running", "Scripts that run", running)
         yield _gauge("runs_queued", "Scripts that wait for a place", waiting)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.server.http.rate_limits import RateLimits, client_site
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
     from mcp_bridge.error_codes import Code
 
+logger = logging.getLogger(__name__)
+
+LOGGED_PER_MINUTE = 10
+"""Requests from one address that are refused with the same code, and logged one by one; further ones aren't."""
+
+_NOT_LOGGED = {"unknown_path", "internal_error"}
+"""Browsers ask for paths of their own; an internal error has been logged with its traceback."""
+
+_logged = RateLimits(10_000)
+"""By address and code. Of the process, as its log is."""
 
 RETRY_SECONDS = 5
 """When a client that was refused for a lack of room, or for now, may try again."""
@@ -37,13 +51,29 @@ class RefusedRequest(Exception):  # noqa: N818 - it is an answer
         """The response: a JSON-RPC error without an id. It ends the connection, whose body may not have been read."""
         data = {"code": self.error.code}
         error = {"code": types.INVALID_REQUEST, "message": str(self.error), "data": data}
-        headers = {name.replace("_", "-"): value for name, value in self.headers.items()}
-        return Response(
-            json.dumps({"jsonrpc": "2.0", "id": None, "error": error}),
-            self.status,
-            {"connection": "close", "cache-control": "no-store"} | headers,
-            media_type="application/json",
-        )
+        return RefusalResponse(self, {"jsonrpc": "2.0", "id": None, "error": error})
+
+
+class RefusalResponse(JSONResponse):
+    """The response to a refused request, which is logged with its address when it is sent.
+
+    Args:
+        refusal: The refusal.
+        content: The response's body, as JSON.
+    """
+
+    def __init__(self, refusal: RefusedRequest, content: Any) -> None:
+        headers = {name.replace("_", "-"): value for name, value in refusal.headers.items()}
+        super().__init__(content, refusal.status, {"connection": "close", "cache-control": "no-store"} | headers)
+        self._code = refusal.error.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Log the refusal, and send the response."""
+        client = scope.get("client")
+        address = client_site(client[0] if client else "")
+        if self._code not in _NOT_LOGGED and not _logged.take(f"{address} {self._code}", LOGGED_PER_MINUTE):
+            logger.warning("a request from %s is refused (%d %s)", address, self.status_code, self._code)
+        await super().__call__(scope, receive, send)
 
 
 class Unauthenticated(RefusedRequest):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.responses import RedirectResponse
 
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.http_settings import VIEWER_PATH
 from mcp_bridge.server.app import PRINCIPAL_KEY
 from mcp_bridge.server.http.rate_limits import VIEWER_REQUESTS_AT_A_TIME, VIEWER_REQUESTS_PER_MINUTE, AtATime
-from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
+from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusalResponse, RefusedRequest, refused
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
 from mcp_bridge.server.ui.app import build_for_principals
@@ -119,8 +119,4 @@ def _viewer_of(request: Request) -> Viewer:
 
 def _response(refusal: RefusedRequest) -> Response:
     """A refusal as the viewer's pages read it. It ends the connection, whose body may not have been read."""
-    headers = {name.replace("_", "-"): value for name, value in refusal.headers.items()}
-    error = {"code": refusal.error.code, "message": str(refusal.error)}
-    return JSONResponse(
-        {"error": error}, refusal.status, {"connection": "close", "cache-control": "no-store"} | headers
-    )
+    return RefusalResponse(refusal, {"error": {"code": refusal.error.code, "message": str(refusal.error)}})

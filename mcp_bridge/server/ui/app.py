@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import ipaddress
 import re
 import socket
 from pathlib import Path
@@ -51,14 +50,6 @@ class Address(NamedTuple):
 
     host: str
     port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
     def url(self, token: str) -> str:
         """The URL to open: the token is in the fragment, which browsers don't send."""

@@ -14,6 +14,7 @@ from mcp_bridge.executions.waits import event_sending, script_waits
 from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once
 from mcp_bridge.executions.waits.event_sending import executions_awaiting
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import script_activity
 from mcp_bridge.ledger.admin.recorded_losses import record_restore
@@ -33,9 +34,7 @@ async def nothing():
 
 
 def goes_on(bridge, most=2):
-    return AutomaticResumption(
-        bridge.lifecycle, lambda stored: bridge.for_principal(bridge.for_owner(stored).principal), most, nothing
-    )
+    return AutomaticResumption(bridge.lifecycle, bridge.for_owner, most, nothing)
 
 
 async def look_once(going_on):
@@ -210,6 +209,8 @@ async def test_a_script_is_left_alone_whose_principal_has_more_without_its_table
         anna = bridge.for_principal(Principal("anna"))
         record = await anna.run(WAIT, key="k")
         await anna.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+    # Who is still somebody, by a token that gives everybody's rights.
+    TokenStore(sandboxes.settings.state_dir).add("anna", restricted=False)
     async with opened() as bridge:
         await look_once(goes_on(bridge))
         assert await status(bridge.for_principal(Principal("anna")), record.execution) == "suspended"

@@ -119,6 +119,12 @@ async def test_what_runs_of_a_revoked_principal_is_cancelled_and_what_waits_does
         await asyncio.wait(calls)
         assert b"Traceback" not in bridge.logged
     hanging.released.set()
+    if how == "table":
+        # Without its restrictions it doesn't go on, whoever says so.
+        refused = setup.run("execution", "resume", statuses["interrupted"], "--json")
+        assert (refused.returncode, b"not_a_principal" in refused.stdout + refused.stderr) == (1, True), refused
+        with setup.config.open("a") as file:
+            file.write("[principals.anna]\napprover = true\n")
     # The call that was under way is in doubt, and isn't made again; the script that waited has done nothing.
     resumed = json.loads(setup.run("execution", "resume", statuses["interrupted"], "--json").stdout)
     assert (resumed["status"], resumed["code"], resumed["waiting"][0]["tool"]) == (

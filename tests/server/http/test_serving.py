@@ -7,15 +7,22 @@ import os
 import resource
 import signal
 import ssl
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from mcp import types
+
+from mcp_bridge.server.http.refusals import LOGGED_PER_MINUTE
 
 pytest_plugins = ["server_fixtures"]
 
@@ -311,6 +318,58 @@ async def test_an_address_has_no_more_connections_than_its_own_limit(configure):
         await until(is_free)
 
 
+# --- what the log has ---
+
+
+async def test_a_configuration_that_cannot_be_used_is_in_the_log_file_and_in_the_logs_form(configure, tmp_path):
+    log = tmp_path / "bridge.log"
+    settings = {"telemetry.over_http": True, "log_format": "json", "log_file": str(log)}
+    setup = configure(**settings, principals={"anna": {"sees_all": True}})
+    anna = setup.command("principal", "add", "anna", "--json").json["token"]
+    text = setup.config.read_text()
+    async with serving(setup) as bridge, bridge.http(authorization=f"Bearer {anna}") as http:
+
+        async def current(wanted):
+            said = (await http.get("/metrics")).text
+            return f"mcp_bridge_configuration_current {wanted}.0\n" in said
+
+        assert await until(lambda: current(1))
+        for end, is_current in (("[principals", 0), ("", 1)):
+            setup.config.write_text(text + end)
+            assert await until(lambda wanted=is_current: current(wanted))
+        for lines in (log.read_text(), bridge.logged.decode()):
+            records = [json.loads(line) for line in lines.splitlines()]
+            told = [record for record in records if "can't be used" in record["message"]]
+            assert [(record["level"], record["message"][:11]) for record in told] == [("error", "bad_config:")]
+
+
+async def test_refused_requests_are_logged_with_address_and_code_and_no_more_often_than_so(configure):
+    setup = configure(http={"max_body_size": 1000}, principals={"anna": {"requests_per_minute": 3}})
+    anna = setup.command("principal", "add", "anna", "--json").json["token"]
+    mine = {"authorization": f"Bearer {anna}"} | ACCEPT
+    async with serving(setup) as bridge, bridge.http() as http:
+        answer = await http.get("/health", headers={"host": "elsewhere.example"})
+        assert (answer.status_code, "http.allowed_hosts" in answer.text) == (421, True)
+        await http.get("/health", headers={"origin": "https://elsewhere.example"})
+        await http.post("/mcp", headers=mine, content=b"x" * 2000)
+        await http.get("/mcp", headers=mine | {"mcp-session-id": "0" * 32})
+        for _ in range(3):
+            await http.get("/mcp", headers=mine)
+        for _ in range(30):
+            assert (await http.get("/mcp")).status_code == 401
+        await http.get("/favicon.ico")
+
+        def logged(code):
+            return bridge.logged.count(f"a request from 127.0.0.1 is refused ({code})".encode())
+
+        for code in ("421 bad_host", "403 bad_origin", "413 request_too_large", "404 unknown_http_session"):
+            await until(lambda code=code: logged(code) == 1)
+        await until(lambda: logged("429 too_many_requests") >= 1)
+        assert logged("401 credentials_needed") == LOGGED_PER_MINUTE
+        assert b"unknown_path" not in bridge.logged
+        assert anna.encode() not in bridge.logged
+
+
 # --- https ---
 
 
@@ -329,3 +388,66 @@ async def test_it_serves_https_with_a_certificate(setup, tmp_path):
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with anyio.fail_after(DEADLINE_SECONDS):
                 assert b"alive" not in await reader.read()
+
+
+def write_pair(folder, names, start, days):
+    """A certificate of this address for so many days, as cert.pem and key.pem of those names."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    began = datetime.now(UTC) + timedelta(days=start)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(began)
+        .not_valid_after(began + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    certificate = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for path, content in zip(names, (certificate, private), strict=True):
+        (folder / path).write_bytes(content)
+    return made.serial_number
+
+
+async def served(bridge):
+    """The serial number of the certificate that a new connection gets."""
+    pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", bridge.port))
+    return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+
+async def test_a_certificate_that_is_renewed_is_served_and_one_that_cannot_be_used_is_not(setup, tmp_path):
+    files = ("cert.pem", "key.pem")
+    first = write_pair(tmp_path, files, -3, 1)
+    command = ("--tls-cert", str(tmp_path / files[0]), "--tls-key", str(tmp_path / files[1]))
+    async with serving(setup, *command) as bridge:
+        assert await served(bridge) == first
+        await until(lambda: bridge.logged.count(b"has expired on") == 1)
+        # A key of another certificate, and half a certificate.
+        write_pair(tmp_path, ("other.pem", files[1]), -1, 9)
+        await until(lambda: bridge.logged.count(b"can't be used, so the certificate of before is served") == 1)
+        assert await served(bridge) == first
+        (tmp_path / files[0]).write_bytes((tmp_path / files[0]).read_bytes()[:200])
+        await until(lambda: bridge.logged.count(b"can't be used, so the certificate of before is served") == 2)
+        assert await served(bridge) == first
+        second = write_pair(tmp_path, files, 2, 9)
+
+        async def is_renewed():
+            return await served(bridge) == second
+
+        await until(is_renewed)
+        await until(lambda: bridge.logged.count(b"isn't valid before") == 1)
+        assert bridge.logged.count(b"has expired on") == 1
+
+
+async def test_plain_http_beyond_this_machine_is_warned_of_where_there_are_tokens(configure):
+    setup = configure(principals={"anna": {}})
+    async with serving(setup, "--host", "0.0.0.0") as bridge:  # noqa: S104
+        await until(lambda: b"plain HTTP beyond this machine" in bridge.logged)
+    async with serving(setup) as bridge, bridge.http() as http:
+        assert (await http.get("/health")).status_code == 200
+        assert b"plain HTTP" not in bridge.logged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,8 @@ from mcp_bridge.server.http.refusals import Unauthenticated
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-logger = logging.getLogger(__name__)
-
 FAILURES_PER_MINUTE = 10
-"""Wrong credentials from one address that are answered as such, and logged one by one; then 429. Right ones always
+"""Wrong credentials from one address that are answered as such; then 429. Right ones always
 pass: an address may be a proxy's, and whoever guesses behind it must not keep the others out."""
 
 MAX_ADDRESSES = 10_000
@@ -30,7 +27,7 @@ class WrongCredentials:
         self._failures = RateLimits(MAX_ADDRESSES)
 
     def count(self, request: HTTPConnection, refusal: Unauthenticated) -> Unauthenticated:
-        """Count and log one; what is answered.
+        """Count one; what is answered.
 
         Args:
             request: The request.
@@ -39,7 +36,6 @@ class WrongCredentials:
         address = client_site(request.client.host if request.client else "")
         wait = self._failures.take(address, FAILURES_PER_MINUTE)
         if not wait:
-            logger.warning("a request from %s is refused (%d %s)", address, refusal.status, refusal.error.code)
             return refusal
         error = BridgeError(
             "too_many_failures", "There were too many wrong credentials from this address.", hint="Wait a minute."

@@ -13,9 +13,10 @@ from starlette.requests import HTTPConnection
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import Principal, PrincipalLimits
+from mcp_bridge.server.http import refusals
 from mcp_bridge.server.http.authentication.wrong_credentials import FAILURES_PER_MINUTE
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import Unauthenticated
+from mcp_bridge.server.http.refusals import LOGGED_PER_MINUTE, Unauthenticated
 
 ANNA = "[principals.anna]\n[principals.ben]\n"
 
@@ -283,7 +284,9 @@ def _refusal(answer):
 # --- wrong credentials ---
 
 
-async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path, caplog):
+async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path, caplog, monkeypatch):
+    # As other tests' requests have left it: they are from the same address.
+    monkeypatch.setattr(refusals, "_logged", RateLimits(10))
     async with authenticating(tmp_path, ANNA) as server:
         made = server.tokens.add("anna", restricted=True)
         brief = server.tokens.add("anna", seconds=-1, restricted=True)
@@ -303,7 +306,10 @@ async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path,
         (await server.ask()).refused(401, "credentials_needed")
 
     warned = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warned) <= FAILURES_PER_MINUTE + 1
+    # So many of a code: of wrong ones, of too many, and of none.
+    assert len(warned) <= 2 * LOGGED_PER_MINUTE + 1
+    assert "a request from 127.0.0.1 is refused (429 too_many_failures)" in caplog.text
+    assert "a request from 127.0.0.1 is refused (401 credentials_needed)" in caplog.text
     assert "a request from 127.0.0.1 is refused (401 bad_token)" in caplog.text
     assert "guess" not in caplog.text
 
