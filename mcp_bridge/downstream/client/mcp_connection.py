@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -36,10 +37,13 @@ from pydantic import TypeAdapter
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME, VIA_KEY, via
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
+from mcp_bridge.downstream.catalog.resource_tools import free_names, resource_tools
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client import resource_requests
 from mcp_bridge.downstream.client.call_listeners import CallListeners
 from mcp_bridge.downstream.client.connection_interface import ServerConnection
 from mcp_bridge.downstream.client.log_tail import logger
+from mcp_bridge.downstream.client.resource_requests import MAX_CURSOR_CHARS
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
@@ -56,20 +60,19 @@ from mcp_bridge.workspace.folder_content import changed
 from mcp.shared.exceptions import MCPError  # isort: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.catalog.bound_tool import Listener
+    from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.transports.pending_requests import Progressed
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
 
 NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
-
-# The longest pagination cursor that is accepted; a longer one costs more than the page.
-MAX_CURSOR_CHARS = 16 << 10
 
 # Modern servers send log messages only for requests that ask for them.
 LOG_LEVEL: LoggingLevel = "info"
@@ -216,26 +219,49 @@ class Connection(ServerConnection):
             pydantic.ValidationError: The server's answer is not a result.
         """
         client = self._open_client()
-        progressed = None
-        if listener is not None:
-            progressed = self._listeners.add(listener)
-        try:
-            with server_span(name, self._spec, client.protocol_version) as span:
-                params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
-                if self._is_bridge:
-                    came = [*via.get(), (INSTANCE_ID, self._spec.name)]
-                    params |= {"_meta": {**params.get("_meta", {}), VIA_KEY: came}}
-                raw = await self.transport.request("tools/call", params, progressed)
-                result = _call_result(raw, client.protocol_version)
-                if span is not None and isinstance(result, CallToolResult) and result.is_error:
-                    tracing.failed(span, "tool_error")
-        finally:
-            if listener is not None:
-                self._listeners.remove(listener)
+        with self._told(listener) as progressed, server_span(name, self._spec, client.protocol_version) as span:
+            params = self._with_meta({"name": name, "arguments": arguments})
+            raw = await self.transport.request("tools/call", params, progressed)
+            result = _call_result(raw, client.protocol_version)
+            if span is not None and isinstance(result, CallToolResult) and result.is_error:
+                tracing.failed(span, "tool_error")
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
+
+    async def call_resource_tool(
+        self, tool: ResourceTool, arguments: dict[str, Any], listener: Listener | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """As `call`, for a tool that lists or reads resources."""
+        version = self._open_client().protocol_version
+        with self._told(listener) as progressed:
+
+            async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+                with server_span(tool.name, self._spec, version, method):
+                    return await self.transport.request(method, self._with_meta(params), progressed)
+
+            return await resource_requests.call(tool.method, arguments, request, version)
+
+    @contextmanager
+    def _told(self, listener: Listener | None) -> Iterator[Progressed | None]:
+        """Tell a listener what the server says during a call; gives what takes its progress with the call."""
+        if listener is None:
+            yield None
+            return
+        progressed = self._listeners.add(listener)
+        try:
+            yield progressed
+        finally:
+            self._listeners.remove(listener)
+
+    def _with_meta(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A request's parameters with all that the server is told beside them."""
+        params = with_trace_context(params | self._meta)
+        if self._is_bridge:
+            came = [*via.get(), (INSTANCE_ID, self._spec.name)]
+            params |= {"_meta": {**params.get("_meta", {}), VIA_KEY: came}}
+        return params
 
     async def ping(self) -> None:
         """Return when the server answers a ping, or in modern protocol versions the cheapest request."""
@@ -291,13 +317,22 @@ class Connection(ServerConnection):
                 break
             cursors.add(cursor)
         notices = gathered.notices(self._spec.name)
+        own = [str(tool.get("name")) for tool in gathered.tools]
         if isinstance(self.transport, HttpTransport) and client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             gathered.tools, self.transport.tool_headers, more = await on_thread(_with_headers, gathered.tools)
             notices += more
         listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
-        return Listing(listing.tools, (*listing.notices, *notices))
+        added: tuple[ResourceTool, ...] = ()
+        if client.server_capabilities.resources is not None:
+            names = free_names([*own, *(tool.alias for tool in listing.tools)])
+            added = resource_tools(
+                self._spec.name,
+                self._alias,
+                {method: name for method, name in names.items() if lets_through(self._spec, name)},
+            )
+        return Listing((*listing.tools, *added), (*listing.notices, *notices))
 
     def _refuse_bridge(self, instance: object) -> None:
         """Refuse a server that turns out to be this bridge, or a bridge that nobody has meant to be a server.
