@@ -20,6 +20,7 @@ from mcp_types import (
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     CallToolResult,
+    DiscoverResult,
     EmptyResult,
     Implementation,
     InputRequiredResult,
@@ -28,11 +29,12 @@ from mcp_types import (
     LoggingLevel,
     PaginatedRequestParams,
     PingRequest,
+    ServerCapabilities,
     ToolListChangedNotification,
 )
 from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME, VIA_KEY, via
@@ -79,6 +81,9 @@ LOG_LEVEL: LoggingLevel = "info"
 
 # How long a server may take to acknowledge a subscription to changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
+
+# How long a server that has listed its tools may take to say whether it has resources, twice at most.
+RESOURCES_TIMEOUT = 2.0
 
 # How long the first listing waits for the stream of a session's announcements: a server may send its head with the
 # first of them.
@@ -132,6 +137,7 @@ class Connection(ServerConnection):
         self._has_begun_listing = False
         self._meta: dict[str, Any] = {}
         """The part of a request's parameters that the protocol's version wants in each of them."""
+        self._capabilities: ServerCapabilities | None = None
         self._is_bridge = False
         """Whether the server is a bridge, which is told by way of which bridges a call comes."""
         transport: StdioTransport | HttpTransport
@@ -184,9 +190,9 @@ class Connection(ServerConnection):
                 with anyio.move_on_after(STREAM_TIMEOUT):
                     await transport.has_asked_for_announcements.wait()
             self._has_begun_listing = True
+            self._meta = _request_meta(client.protocol_version)
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
-            self._meta = _request_meta(client.protocol_version)
             self._client = client
             self.settled.set()
             self.last_used = anyio.current_time()
@@ -325,7 +331,7 @@ class Connection(ServerConnection):
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         added: tuple[ResourceTool, ...] = ()
-        if client.server_capabilities.resources is not None:
+        if await self._has_resources(client):
             names = free_names([*own, *(tool.alias for tool in listing.tools)])
             added = resource_tools(
                 self._spec.name,
@@ -333,6 +339,39 @@ class Connection(ServerConnection):
                 {method: name for method, name in names.items() if lets_through(self._spec, name)},
             )
         return Listing((*listing.tools, *added), (*listing.notices, *notices))
+
+    async def _has_resources(self, client: Client) -> bool:
+        """Whether the server announces resources, and has one, or may come to have one."""
+        if self._capabilities is None:
+            self._capabilities = client.server_capabilities
+            if self.mode in MODERN_PROTOCOL_VERSIONS:
+                # The SDK speaks a version that the configuration names without asking what the server has.
+                self._capabilities = await self._discovered(client) or self._capabilities
+        announced = self._capabilities.resources
+        if announced is None or announced.list_changed or announced.subscribe:
+            return announced is not None
+
+        async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            return await self.transport.request(method, self._with_meta(params))
+
+        # Servers made with the Python SDK announce them all, and most have none.
+        has_any = True
+        with anyio.move_on_after(RESOURCES_TIMEOUT):
+            try:
+                has_any = await resource_requests.has_any(request, client.protocol_version)
+            except (MCPError, ValidationError) as error:
+                logger.debug("server %r does not list its resources: %r", self._spec.name, error)
+        return has_any
+
+    async def _discovered(self, client: Client) -> ServerCapabilities | None:
+        """What the server says that it has, or None."""
+        with anyio.move_on_after(RESOURCES_TIMEOUT):
+            try:
+                found = await client.session.send_discover(self.mode)
+                return DiscoverResult.model_validate(found).capabilities
+            except (MCPError, ValidationError) as error:
+                logger.debug("server %r does not say what it has: %r", self._spec.name, error)
+        return None
 
     def _refuse_bridge(self, instance: object) -> None:
         """Refuse a server that turns out to be this bridge, or a bridge that nobody has meant to be a server.

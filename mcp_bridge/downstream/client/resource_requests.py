@@ -69,6 +69,19 @@ async def call(
     return await _read(request, version, arguments["uri"])
 
 
+async def has_any(request: Request, version: str) -> bool:
+    """Whether a server lists a resource or a template, or more than a page of them.
+
+    Raises:
+        MCPError, pydantic.ValidationError: As `call`.
+    """
+    for kind in _LISTS:
+        rows, following = await _page(request, version, kind)
+        if rows or (following is not None and following.startswith(f"{kind}:") and following != f"{kind}:"):
+            return True
+    return False
+
+
 async def _read(request: Request, version: str, uri: str) -> CallToolResult | InputRequiredResult:
     result = await _result(request, version, "resources/read", {"uri": uri})
     if not isinstance(result, ReadResourceResult):
