@@ -251,7 +251,10 @@ def unknown(name: str, known: list[str], aliases: list[str]) -> str:
         if name in names:
             return f"{told}; it is a tool of each server that has resources; write: await SERVER.{tool}"
     if name in _UNREACHED:
-        return f"{told}: of a server, scripts reach tools and resources, but no prompts, completions or subscriptions"
+        return (
+            f"{told}: prompts, completions and subscriptions of servers are out of a script's reach; there are: tools "
+            "(await runtime.search('words')) and resources (await SERVER.list_resources())"
+        )
     from mcp_bridge.guest.near_names import nearest
 
     return f"{told}{nearest(name, [one for one in known if not one.endswith('_sync')])}"

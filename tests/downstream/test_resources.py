@@ -25,12 +25,15 @@ pytestmark = pytest.mark.timeout(120)
 
 SERVER = Path(__file__).parents[1] / "support/servers" / "resourceful.py"
 ECHOING = SERVER.with_name("echoing.py")
+TEMPLATE = {"uriTemplate": "a:{b}", "name": "t"}
 ARCHITECTURE = "demo://resource/static/document/architecture.md"
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
 def resourceful(*, settings=None, **configuration):
-    """The spec of a server that has what it is told."""
+    """The spec of a server that has what it is told, and a template where it isn't told of resources."""
+    if not configuration.keys() & {"file", "resources", "templates"}:
+        configuration["templates"] = [[TEMPLATE]]
     told = json.dumps(configuration)
     return ServerSpec(name="files", command=sys.executable, args=(str(SERVER), told), **settings or {})
 
@@ -121,17 +124,13 @@ async def test_only_a_server_that_has_resources_gets_the_tools():
         assert await names(fleet, "plain") == ["act"]
 
 
-TEMPLATE = {"uriTemplate": "a:{b}", "name": "t"}
-
-
 @pytest.mark.parametrize(
     ("configuration", "has"),
     [
         ({"capability": {}}, False),
         ({"capability": {}, "resources": [], "templates": []}, False),
         ({"capability": {"listChanged": False}, "resources": [[]], "templates": None}, False),
-        ({"capability": {"listChanged": True}}, True),
-        ({"capability": {"subscribe": True}}, True),
+        ({"capability": {"listChanged": True, "subscribe": True}, "resources": [], "templates": []}, False),
         ({"capability": {}, "resources": [rows(0, 1)]}, True),
         ({"capability": {}, "resources": [rows(0, 5_000)]}, True),
         ({"capability": {}, "resources": [[], rows(0, 1)]}, True),
@@ -151,14 +150,17 @@ async def test_a_server_of_the_python_sdk_without_any_gets_no_tools(git_server, 
         assert not any(isinstance(tool, ResourceTool) for tool in await fleet.server("git").tools())
 
 
-async def test_a_resource_that_there_is_since_can_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervised_server, "RELIST_AFTER", 0.0)
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_resource_that_there_is_since_can_be_read(tmp_path, monkeypatch, announced):
+    monkeypatch.setattr(supervised_server, "RELIST_AFTER", 600.0 if announced else 0.0)
     told = tmp_path / "told.json"
-    told.write_text(json.dumps({"capability": {}}))
+    told.write_text(json.dumps({"tools": ["announce"]}))
     async with Fleet([resourceful(file=str(told))]) as fleet:
-        assert await names(fleet) == []
+        assert await names(fleet) == ["announce"]
         listed = rows(0, 1)
         told.write_text(json.dumps({"resources": [listed], "contents": {"file:///0": [{"uri": "a", "text": "one"}]}}))
+        if announced:
+            assert await value(fleet, "files", "announce") == "its own announce"
         assert await value(fleet, "files", "read_resource", {"uri": "file:///0"}) == "one"
 
 
@@ -325,8 +327,8 @@ async def test_a_cursor_is_one_that_the_last_call_gave(cursor):
             assert wrong.code == "bad_arguments"
 
 
-async def test_a_server_may_know_one_of_the_lists_or_none():
-    for resources, templates in ((None, None), ([rows(0, 1)], None), (None, [[{"uriTemplate": "a:{b}", "name": "t"}]])):
+async def test_a_server_may_know_one_of_the_lists():
+    for resources, templates in (([rows(0, 1)], None), (None, [[TEMPLATE]])):
         async with Fleet([resourceful(resources=resources, templates=templates)]) as fleet:
             listed = await value(fleet, "files", "list_resources")
             assert bool(listed["resources"]) == bool(resources)
@@ -374,7 +376,7 @@ async def test_large_resources_and_long_lists_arrive_whole(tmp_path):
 
 async def test_too_many_contents_are_refused(tmp_path):
     contents = {"a:many": [{"uri": "a", "text": ""}] * 4_001}
-    (tmp_path / "told.json").write_text(json.dumps({"contents": contents}))
+    (tmp_path / "told.json").write_text(json.dumps({"templates": [[TEMPLATE]], "contents": contents}))
     async with Fleet([resourceful(file=str(tmp_path / "told.json"))]) as fleet:
         refused = await failure(fleet, "files", "read_resource", {"uri": "a:many"})
         assert (refused.code, refused.details["limit"]) == ("result_too_large", "4000 contents")

@@ -30,7 +30,7 @@ print((await everything.read_resource(uri=listed["resources"][0]["uri"]))[:19])
 template = listed["resource_templates"][1]["uri_template"]
 [block] = await everything.read_resource(template.replace("{resourceId}", "3"))
 print(base64.b64decode(block["data"]).decode()[:37])
-links = [one for one in await everything.get_resource_links(count=2) if one["type"] == "resource_link"]
+links = [one for one in await everything.get_resource_links(count=2) if isinstance(one, dict)]
 print([type(await everything.read_resource(link["uri"])).__name__ for link in links])
 try:
     await everything.read_resource("demo://nowhere")
@@ -144,7 +144,9 @@ async def test_a_dry_run_reads_where_the_servers_hints_are_believed(bilingual, e
 
 async def test_a_tool_of_the_servers_own_is_called_by_its_name_and_an_image_is_shown(bilingual):
     contents = {"a:image": [{"uri": "a:image", "blob": PNG, "mimeType": "image/png"}]}
-    told = json.dumps({"tools": ["readResource"], "contents": contents})
+    told = json.dumps(
+        {"tools": ["readResource"], "resources": [[{"uri": "a:image", "name": "image"}]], "contents": contents}
+    )
     spec = ServerSpec(name="files", command=sys.executable, args=(str(RESOURCEFUL), told))
     record = await bilingual.run(
         {

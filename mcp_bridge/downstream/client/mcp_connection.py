@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp import Client
+from mcp.client.subscriptions import ResourcesListChanged
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -29,6 +30,7 @@ from mcp_types import (
     LoggingLevel,
     PaginatedRequestParams,
     PingRequest,
+    ResourceListChangedNotification,
     ServerCapabilities,
     ToolListChangedNotification,
 )
@@ -138,6 +140,7 @@ class Connection(ServerConnection):
         self._meta: dict[str, Any] = {}
         """The part of a request's parameters that the protocol's version wants in each of them."""
         self._capabilities: ServerCapabilities | None = None
+        self._has_resources = False
         self._is_bridge = False
         """Whether the server is a bridge, which is told by way of which bridges a call comes."""
         transport: StdioTransport | HttpTransport
@@ -331,7 +334,7 @@ class Connection(ServerConnection):
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         added: tuple[ResourceTool, ...] = ()
-        if await self._has_resources(client):
+        if await self._find_resources(client):
             names = free_names([*own, *(tool.alias for tool in listing.tools)])
             added = resource_tools(
                 self._spec.name,
@@ -340,27 +343,29 @@ class Connection(ServerConnection):
             )
         return Listing((*listing.tools, *added), (*listing.notices, *notices))
 
-    async def _has_resources(self, client: Client) -> bool:
-        """Whether the server announces resources, and has one, or may come to have one."""
+    async def _find_resources(self, client: Client) -> bool:
+        """Whether the server has resources, or has had some: it announces them, and lists one or a template.
+
+        Servers made with the SDKs announce them whether they have any or not, and most have none.
+        """
         if self._capabilities is None:
             self._capabilities = client.server_capabilities
             if self.mode in MODERN_PROTOCOL_VERSIONS:
                 # The SDK speaks a version that the configuration names without asking what the server has.
                 self._capabilities = await self._discovered(client) or self._capabilities
-        announced = self._capabilities.resources
-        if announced is None or announced.list_changed or announced.subscribe:
-            return announced is not None
+        if self._capabilities.resources is None or self._has_resources:
+            return self._has_resources
 
         async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
             return await self.transport.request(method, self._with_meta(params))
 
-        # Servers made with the Python SDK announce them all, and most have none.
         has_any = True
         with anyio.move_on_after(RESOURCES_TIMEOUT):
             try:
                 has_any = await resource_requests.has_any(request, client.protocol_version)
             except (MCPError, ValidationError) as error:
                 logger.debug("server %r does not list its resources: %r", self._spec.name, error)
+        self._has_resources = has_any
         return has_any
 
     async def _discovered(self, client: Client) -> ServerCapabilities | None:
@@ -414,11 +419,13 @@ class Connection(ServerConnection):
 
     async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
         try:
-            async with client.listen(tools_list_changed=True) as events:
+            resources = client.server_capabilities.resources
+            of_resources = bool(resources and resources.list_changed)
+            async with client.listen(tools_list_changed=True, resources_list_changed=of_resources) as events:
                 self._on_listening()
                 task_status.started()
-                async for _ in events:
-                    self.stale = True
+                async for event in events:
+                    self._on_change(of_resources=isinstance(event, ResourcesListChanged))
         except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
             logger.debug("server %r announces no changes: %r", self._spec.name, error)
 
@@ -436,8 +443,12 @@ class Connection(ServerConnection):
             await anyio.sleep(wait)
 
     async def _on_message(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self.stale = True
+        if isinstance(message, ToolListChangedNotification | ResourceListChangedNotification):
+            self._on_change(of_resources=isinstance(message, ResourceListChangedNotification))
+
+    def _on_change(self, *, of_resources: bool) -> None:
+        """Have the tools listed again, after a change of these, or of resources where there were none."""
+        self.stale = self.stale or not (of_resources and self._has_resources)
 
 
 def _has_announcements(client: Client) -> bool:

@@ -153,7 +153,8 @@ class Runtime {
       return `${told}; it is a tool of each server that has resources; write: await SERVER.${tool}`;
     }
     if (sameName(name, UNREACHED) !== null) {
-      return `${told}: of a server, scripts reach tools and resources, but no prompts, completions or subscriptions`;
+      return `${told}: prompts, completions and subscriptions of servers are out of a script's reach; there are: tools `
+        + "(await runtime.search('words')) and resources (await SERVER.list_resources())";
     }
     return told + nearest(name, known);
   }

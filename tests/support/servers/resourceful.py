@@ -2,10 +2,15 @@
 
     python resourceful.py CONFIGURATION
 
-CONFIGURATION is a JSON object: `tools`, names of tools that answer with their own name; `resources` and `templates`,
-lists of pages, each a list of rows as the protocol has them, or null for a server that doesn't know the request;
-`contents`, what reading a URI gives; `loops`, whether the last page of resources has the cursor of the second; `capability`, what is said of the resources;
-or `file`, in which all of this is, and read anew with each message.
+CONFIGURATION is a JSON object:
+
+- `tools`: names of tools that answer with their own name, of which `announce` announces other resources before
+- `resources`, `templates`: lists of pages, each a list of rows as the protocol has them; without them the server doesn't
+  know the request
+- `loops`: whether the last page of resources has the cursor of the second
+- `contents`: what reading a URI gives
+- `capability`: what the server says of its resources
+- `file`: where all of this is, which is read anew with each message
 """
 
 import json
@@ -37,6 +42,8 @@ def answer(method, params):
         tools = [{"name": name, "inputSchema": {"type": "object"}} for name in CONFIGURATION.get("tools", [])]
         return {"result": {"tools": tools}}
     if method == "tools/call":
+        if params["name"] == "announce":
+            print(json.dumps({"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}))
         return {"result": {"content": [{"type": "text", "text": f"its own {params['name']}"}]}}
     if method == "resources/list":
         return page("resources", "resources", params)
