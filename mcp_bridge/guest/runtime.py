@@ -227,6 +227,18 @@ _MEANT = {
 }
 """The names of these functions in other bridges and clients."""
 
+_RESOURCES = {
+    "list_resources()": {"list_resources", "list_resource_templates", "get_resources", "resources"},
+    "read_resource(uri='URI')": {"read_resource", "get_resource", "fetch_resource", "load_resource", "resource"},
+}
+"""The tools for the resources of a server, and names by which clients have them as functions of their own."""
+
+_UNREACHED = frozenset({
+    "get_prompt", "get_prompts", "list_prompts", "prompt", "prompts", "complete", "subscribe_resource",
+    "unsubscribe_resource",
+})  # fmt: skip
+"""What clients ask servers for, and scripts can't."""
+
 
 def unknown(name: str, known: list[str], aliases: list[str]) -> str:
     """The error message for an unknown name."""
@@ -235,6 +247,14 @@ def unknown(name: str, known: list[str], aliases: list[str]) -> str:
         return f"{told}; write: from mcp.servers import {name}"
     if (line := usage(name, aliases)) is not None:
         return f"{told}; write: {line}"
+    for tool, names in _RESOURCES.items():
+        if name in names:
+            return f"{told}; it is a tool of each server that has resources; write: await SERVER.{tool}"
+    if name in _UNREACHED:
+        return (
+            f"{told}: prompts, completions and subscriptions of servers are out of a script's reach; there are: tools "
+            "(await runtime.search('words')) and resources (await SERVER.list_resources())"
+        )
     from mcp_bridge.guest.near_names import nearest
 
     return f"{told}{nearest(name, [one for one in known if not one.endswith('_sync')])}"

@@ -11,6 +11,7 @@ import anyio
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.listing_cache import ListingStore
+from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
 from mcp_bridge.downstream.client.server_errors import first_line
 from mcp_bridge.downstream.client.server_status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
@@ -376,7 +377,9 @@ class Catalog:
         async with self._indexing:
             index = self._index
             if index is None:
-                tools = [tool for tools in self._tools.values() for tool in tools]
+                # Every other server has tools for its resources: they would take the places of others.
+                found = (tool for tools in self._tools.values() for tool in tools)
+                tools = [tool for tool in found if not isinstance(tool, ResourceTool)]
                 listed = dict(self._tools)
                 with fair_share.billed(fair_share.current.get()):
                     index = await self._made_index(tools)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.atomic_files import write_private
+from mcp_bridge.downstream.catalog.resource_tools import ResourceTool, resource_tools
 from mcp_bridge.downstream.catalog.tools import ToolInfo, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.large_json import dumps
@@ -36,10 +37,12 @@ class ListingStore:
         """The tools stored under `key`, or None. An invalid file is deleted."""
         path = self._path(key)
         try:
-            return listing_from_wire(server, server_alias, _read(path)).tools
+            content = _read(path)
+            own = listing_from_wire(server, server_alias, content["tools"]).tools
+            return (*own, *resource_tools(server, server_alias, content.get("resource_tools", {})))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("discarding the cached listing %s: %r", path, error)
             with suppress(OSError):
                 path.unlink()
@@ -54,7 +57,13 @@ class ListingStore:
 
     def save(self, key: str, tools: tuple[ToolInfo, ...]) -> None:
         """Replace the tools stored under `key`; a write error is logged and otherwise ignored."""
-        content = {"format": _FORMAT, "tools": [_wire(tool) for tool in tools]}
+        added = {tool.method: tool.name for tool in tools if isinstance(tool, ResourceTool)}
+        content = {
+            "format": _FORMAT,
+            "tools": [_wire(tool) for tool in tools if not isinstance(tool, ResourceTool)],
+            # The names alone, and apart: an earlier build reads the server's own tools, and nothing else.
+            **({"resource_tools": added} if added else {}),
+        }
         try:
             state_directory(self._directory.parent)
             self._directory.mkdir(exist_ok=True, mode=0o700)
@@ -66,13 +75,13 @@ class ListingStore:
         return self._directory / f"{key}.json"
 
 
-def _read(path: Path) -> list[Any]:
+def _read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _FILE_BYTES:
         raise ValueError("too large")
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if content["format"] != _FORMAT or not isinstance(content["tools"], list):
         raise ValueError("another format")
-    return content["tools"]
+    return content
 
 
 def _wire(tool: ToolInfo) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
     from mcp_bridge.downstream.catalog.bound_tool import Listener
+    from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
     from mcp_bridge.downstream.client.log_tail import LogRing
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
@@ -175,6 +176,12 @@ class ServerConnection(ABC):
         Raises:
             Exception: What `failures.call_failure` knows.
         """
+
+    async def call_resource_tool(
+        self, tool: ResourceTool, arguments: dict[str, Any], listener: Listener | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """As `call`, for a tool that the bridge has added: only to a server whose connection does this."""
+        raise NotImplementedError
 
     @abstractmethod
     async def ping(self) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 import functools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp import Client
+from mcp.client.subscriptions import ResourcesListChanged
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -18,6 +20,7 @@ from mcp_types import (
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     CallToolResult,
+    DiscoverResult,
     EmptyResult,
     Implementation,
     InputRequiredResult,
@@ -26,20 +29,25 @@ from mcp_types import (
     LoggingLevel,
     PaginatedRequestParams,
     PingRequest,
+    ResourceListChangedNotification,
+    ServerCapabilities,
     ToolListChangedNotification,
 )
 from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.bridge_identity import INSTANCE_ID, INSTANCE_KEY, NAME, VIA_KEY, via
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
+from mcp_bridge.downstream.catalog.resource_tools import free_names, resource_tools
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client import resource_requests
 from mcp_bridge.downstream.client.call_listeners import CallListeners
 from mcp_bridge.downstream.client.connection_interface import ServerConnection
 from mcp_bridge.downstream.client.listed_tools import add_page, with_headers
 from mcp_bridge.downstream.client.log_tail import logger
+from mcp_bridge.downstream.client.resource_requests import MAX_CURSOR_CHARS
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
@@ -56,26 +64,28 @@ from mcp_bridge.workspace.folder_content import changed
 from mcp.shared.exceptions import MCPError  # isort: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.catalog.bound_tool import Listener
+    from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.transports.pending_requests import Progressed
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
 
 NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
-
-# The longest pagination cursor that is accepted; a longer one costs more than the page.
-MAX_CURSOR_CHARS = 16 << 10
 
 # Modern servers send log messages only for requests that ask for them.
 LOG_LEVEL: LoggingLevel = "info"
 
 # How long a server may take to acknowledge a subscription to changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
+
+# How long a server that has listed its tools may take to say whether it has resources, twice at most.
+RESOURCES_TIMEOUT = 2.0
 
 # How long the first listing waits for the stream of a session's announcements: a server may send its head with the
 # first of them.
@@ -129,6 +139,8 @@ class Connection(ServerConnection):
         self._has_begun_listing = False
         self._meta: dict[str, Any] = {}
         """The part of a request's parameters that the protocol's version wants in each of them."""
+        self._capabilities: ServerCapabilities | None = None
+        self._has_resources = False
         self._is_bridge = False
         """Whether the server is a bridge, which is told by way of which bridges a call comes."""
         transport: StdioTransport | HttpTransport
@@ -186,9 +198,9 @@ class Connection(ServerConnection):
                 with anyio.move_on_after(STREAM_TIMEOUT):
                     await transport.has_asked_for_announcements.wait()
             self._has_begun_listing = True
+            self._meta = _request_meta(client.protocol_version)
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
-            self._meta = _request_meta(client.protocol_version)
             self._client = client
             self.settled.set()
             self.last_used = anyio.current_time()
@@ -221,26 +233,49 @@ class Connection(ServerConnection):
             pydantic.ValidationError: The server's answer is not a result.
         """
         client = self._open_client()
-        progressed = None
-        if listener is not None:
-            progressed = self._listeners.add(listener)
-        try:
-            with server_span(name, self._spec, client.protocol_version) as span:
-                params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
-                if self._is_bridge:
-                    came = [*via.get(), (INSTANCE_ID, self._spec.name)]
-                    params |= {"_meta": {**params.get("_meta", {}), VIA_KEY: came}}
-                raw = await self.transport.request("tools/call", params, progressed)
-                result = _call_result(raw, client.protocol_version)
-                if span is not None and isinstance(result, CallToolResult) and result.is_error:
-                    tracing.failed(span, "tool_error")
-        finally:
-            if listener is not None:
-                self._listeners.remove(listener)
+        with self._told(listener) as progressed, server_span(name, self._spec, client.protocol_version) as span:
+            params = self._with_meta({"name": name, "arguments": arguments})
+            raw = await self.transport.request("tools/call", params, progressed)
+            result = _call_result(raw, client.protocol_version)
+            if span is not None and isinstance(result, CallToolResult) and result.is_error:
+                tracing.failed(span, "tool_error")
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
+
+    async def call_resource_tool(
+        self, tool: ResourceTool, arguments: dict[str, Any], listener: Listener | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """As `call`, for a tool that lists or reads resources."""
+        version = self._open_client().protocol_version
+        with self._told(listener) as progressed:
+
+            async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+                with server_span(tool.name, self._spec, version, method):
+                    return await self.transport.request(method, self._with_meta(params), progressed)
+
+            return await resource_requests.call(tool.method, arguments, request, version)
+
+    @contextmanager
+    def _told(self, listener: Listener | None) -> Iterator[Progressed | None]:
+        """Tell a listener what the server says during a call; gives what takes its progress with the call."""
+        if listener is None:
+            yield None
+            return
+        progressed = self._listeners.add(listener)
+        try:
+            yield progressed
+        finally:
+            self._listeners.remove(listener)
+
+    def _with_meta(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A request's parameters with all that the server is told beside them."""
+        params = with_trace_context(params | self._meta)
+        if self._is_bridge:
+            came = [*via.get(), (INSTANCE_ID, self._spec.name)]
+            params |= {"_meta": {**params.get("_meta", {}), VIA_KEY: came}}
+        return params
 
     async def ping(self) -> None:
         """Return when the server answers a ping, or in modern protocol versions the cheapest request."""
@@ -296,13 +331,57 @@ class Connection(ServerConnection):
                 break
             cursors.add(cursor)
         notices = gathered.notices(self._spec.name)
+        own = [str(tool.get("name")) for tool in gathered.tools]
         if isinstance(self.transport, HttpTransport) and client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             gathered.tools, self.transport.tool_headers, more = await on_thread(with_headers, gathered.tools)
             notices += more
         listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
-        return Listing(listing.tools, (*listing.notices, *notices))
+        added: tuple[ResourceTool, ...] = ()
+        if await self._find_resources(client):
+            names = free_names([*own, *(tool.alias for tool in listing.tools)])
+            added = resource_tools(
+                self._spec.name,
+                self._alias,
+                {method: name for method, name in names.items() if lets_through(self._spec, name)},
+            )
+        return Listing((*listing.tools, *added), (*listing.notices, *notices))
+
+    async def _find_resources(self, client: Client) -> bool:
+        """Whether the server has resources, or has had some: it announces them, and lists one or a template.
+
+        Servers made with the SDKs announce them whether they have any or not, and most have none.
+        """
+        if self._capabilities is None:
+            self._capabilities = client.server_capabilities
+            if self.mode in MODERN_PROTOCOL_VERSIONS:
+                # The SDK speaks a version that the configuration names without asking what the server has.
+                self._capabilities = await self._discovered(client) or self._capabilities
+        if self._capabilities.resources is None or self._has_resources:
+            return self._has_resources
+
+        async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            return await self.transport.request(method, self._with_meta(params))
+
+        has_any = True
+        with anyio.move_on_after(RESOURCES_TIMEOUT):
+            try:
+                has_any = await resource_requests.has_any(request, client.protocol_version)
+            except (MCPError, ValidationError) as error:
+                logger.debug("server %r does not list its resources: %r", self._spec.name, error)
+        self._has_resources = has_any
+        return has_any
+
+    async def _discovered(self, client: Client) -> ServerCapabilities | None:
+        """What the server says that it has, or None."""
+        with anyio.move_on_after(RESOURCES_TIMEOUT):
+            try:
+                found = await client.session.send_discover(self.mode)
+                return DiscoverResult.model_validate(found).capabilities
+            except (MCPError, ValidationError) as error:
+                logger.debug("server %r does not say what it has: %r", self._spec.name, error)
+        return None
 
     def _refuse_bridge(self, instance: object) -> None:
         """Refuse a server that turns out to be this bridge, or a bridge that nobody has meant to be a server.
@@ -345,11 +424,13 @@ class Connection(ServerConnection):
 
     async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
         try:
-            async with client.listen(tools_list_changed=True) as events:
+            resources = client.server_capabilities.resources
+            of_resources = bool(resources and resources.list_changed)
+            async with client.listen(tools_list_changed=True, resources_list_changed=of_resources) as events:
                 self._on_listening()
                 task_status.started()
-                async for _ in events:
-                    self.stale = True
+                async for event in events:
+                    self._on_change(of_resources=isinstance(event, ResourcesListChanged))
         except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
             logger.debug("server %r announces no changes: %r", self._spec.name, error)
 
@@ -367,8 +448,12 @@ class Connection(ServerConnection):
             await anyio.sleep(wait)
 
     async def _on_message(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self.stale = True
+        if isinstance(message, ToolListChangedNotification | ResourceListChangedNotification):
+            self._on_change(of_resources=isinstance(message, ResourceListChangedNotification))
+
+    def _on_change(self, *, of_resources: bool) -> None:
+        """Have the tools listed again, after a change of these, or of resources where there were none."""
+        self.stale = self.stale or not (of_resources and self._has_resources)
 
 
 def _has_announcements(client: Client) -> bool:

@@ -11,6 +11,7 @@ import anyio.to_thread
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
+from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
 from mcp_bridge.downstream.client import server_errors
 from mcp_bridge.downstream.client.supervised_server import SupervisedServer
 from mcp_bridge.errors import BridgeError
@@ -185,7 +186,10 @@ class DownstreamServer(SupervisedServer):
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, listener)
+                if isinstance(tool, ResourceTool):
+                    result = await connection.call_resource_tool(tool, arguments, listener)
+                else:
+                    result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             failure = await server_errors.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes, mask_output=self._mask_output

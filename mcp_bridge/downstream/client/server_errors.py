@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
@@ -35,6 +36,9 @@ _EXIT_STATUS_WAIT = 0.2
 _EXIT_STATUS_POLL = 0.01
 
 INVALID_PARAMS = -32602
+
+# How protocol versions before 2026-07-28 say that there is no such resource, which is INVALID_PARAMS since.
+_RESOURCE_NOT_FOUND = -32002
 
 # Maximum characters of a decoder's message in an error.
 _REASON = 200
@@ -461,12 +465,24 @@ async def call_failure(
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool, mask_output=mask_output)
         code: Code = "bad_arguments" if cause.code == INVALID_PARAMS else "tool_failed"
-        return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
+        hint = None
+        if isinstance(tool, ResourceTool):
+            code = "bad_arguments" if cause.code == _RESOURCE_NOT_FOUND else code
+            hint = _resources_hint(connection, tool)
+        return error(spec, code, f"{what}: {cause.message}", hint=hint, tool=tool.name, rpc_code=cause.code)
     if isinstance(cause, ValidationError):
         message = f"{what} answered something that is not a tool result. The call may have happened."
         return error(spec, "bad_result", message, tool=tool.name, reason=_invalid_part(cause))
     code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
+
+
+def _resources_hint(connection: ServerConnection, tool: ResourceTool) -> str | None:
+    """How to find out which resources can be read, for an error of reading one."""
+    if tool.method != "read":
+        return None
+    listing = (one for one in connection.listing.tools if isinstance(one, ResourceTool) and one.method == "list")
+    return next((f"await {one.server_alias}.{one.alias}() lists what there is to read." for one in listing), None)
 
 
 def _invalid_part(cause: ValidationError) -> str:

@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 
-_METHOD = "tools/call"
-
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 
 
-def server_span(tool: str, spec: ServerSpec, version: str) -> AbstractContextManager[Span | None]:
-    """The span of a tool's call as a context manager; it gives None if nothing is traced.
+def server_span(
+    tool: str, spec: ServerSpec, version: str, method: str = "tools/call"
+) -> AbstractContextManager[Span | None]:
+    """The span of a request for a tool's call as a context manager; it gives None if nothing is traced.
 
     Args:
         tool: The tool's name.
         spec: The server.
         version: The protocol version of its connection.
+        method: The request.
     """
-    return _server_span(tool, spec, version) if tracing.is_enabled() else _NO_SPAN
+    return _server_span(tool, spec, version, method) if tracing.is_enabled() else _NO_SPAN
 
 
 def with_trace_context(params: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +47,9 @@ def with_trace_context(params: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _server_span(tool: str, spec: ServerSpec, version: str) -> Iterator[Span | None]:
+def _server_span(tool: str, spec: ServerSpec, version: str, method: str) -> Iterator[Span | None]:
     attributes: dict[str, str | int] = {
-        "mcp.method.name": _METHOD,
+        "mcp.method.name": method,
         "mcp.protocol.version": version,
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": tool,
@@ -60,7 +61,7 @@ def _server_span(tool: str, spec: ServerSpec, version: str) -> Iterator[Span | N
         parts = urlsplit(spec.url)
         attributes |= {"network.protocol.name": "http", "server.address": parts.hostname or ""}
         attributes["server.port"] = parts.port or (443 if parts.scheme == "https" else 80)
-    with tracing.span(f"{_METHOD} {tool}", "client", attributes) as span:
+    with tracing.span(f"{method} {tool}", "client", attributes) as span:
         try:
             yield span
         except MCPError as error:

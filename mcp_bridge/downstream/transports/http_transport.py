@@ -344,7 +344,7 @@ class HttpTransport:
         if self.version not in MODERN_PROTOCOL_VERSIONS:
             return {}
         headers = {MCP_METHOD_HEADER: method}
-        if isinstance(name := params.get("name"), str):
+        if isinstance(name := params.get("uri" if method == "resources/read" else "name"), str):
             headers[MCP_NAME_HEADER] = encode_header_value(name)
             if named := self.tool_headers.get(name):
                 headers |= mcp_param_headers(named, params.get("arguments") or {})

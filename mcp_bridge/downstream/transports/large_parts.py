@@ -23,7 +23,14 @@ LARGE_VALUES = 2000
 
 _KEY = "mcp_bridge/detached"
 
-_PARTS = {"content": list, "structuredContent": object, "tools": list}
+_PARTS = {
+    "content": list,
+    "structuredContent": object,
+    "tools": list,
+    "contents": list,
+    "resources": list,
+    "resourceTemplates": list,
+}
 """Members of results that can be detached, and their types. An empty value replaces a detached one."""
 
 _blocks: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
@@ -79,6 +86,16 @@ def detached_parts(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
     """The parts detached from a result, by their wire names."""
     mark = (result.meta or {}).get(_KEY)
     return mark.parts if isinstance(mark, _Detached) else {}
+
+
+def whole(raw: dict[str, Any]) -> dict[str, Any]:
+    """A decoded result with its detached parts restored; the same object if it has none."""
+    meta = raw.get("_meta")
+    mark = meta.get(_KEY) if isinstance(meta, dict) else None
+    if not isinstance(meta, dict) or not isinstance(mark, _Detached):
+        return raw
+    rest = {name: value for name, value in meta.items() if name != _KEY}
+    return {**raw, "_meta": rest, **mark.parts}
 
 
 def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:

@@ -47,9 +47,16 @@ if TYPE_CHECKING:
     OnLog = Callable[[LoggingLevel, Any], None]
     """Called with the level and the data of a log message."""
 
-# Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
+# Maximum blocks of one result, and tools or resources of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000
 MAX_TOOLS_IN_PAGE = 5_000
+_LIMITED = {
+    "content": MAX_BLOCKS,
+    "contents": MAX_BLOCKS,
+    "resources": MAX_BLOCKS,
+    "resourceTemplates": MAX_BLOCKS,
+    "tools": MAX_TOOLS_IN_PAGE,
+}
 
 # The charge for a message that isn't an answer, for which the SDK creates a task, and for a line that isn't passed on.
 _MESSAGE_SECONDS = 0.0003
@@ -322,7 +329,7 @@ def _exceeded_limit(result: Any) -> str:
     """The exceeded limit on elements for which the SDK creates objects on the event loop; empty if none is exceeded."""
     if not isinstance(result, dict):
         return ""
-    for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
+    for name, limit in _LIMITED.items():
         items = result.get(name)
         if isinstance(items, list) and len(items) > limit:
             return f"{limit} {name}"

@@ -75,6 +75,17 @@ const MEANT = {
   wait_event: ['await_event', 'event', 'on_event', 'receive', 'wait_for', 'wait_for_event'],
 };
 
+// The tools for the resources of a server, and names by which clients have them as functions of their own.
+const RESOURCES = {
+  'list_resources()': ['list_resources', 'list_resource_templates', 'get_resources', 'resources'],
+  "read_resource({uri: 'URI'})": ['read_resource', 'get_resource', 'fetch_resource', 'load_resource', 'resource'],
+};
+
+// What clients ask servers for, and scripts can't.
+const UNREACHED = [
+  'get_prompt', 'get_prompts', 'list_prompts', 'prompt', 'prompts', 'complete', 'subscribe_resource', 'unsubscribe_resource',
+];
+
 class Runtime {
   #calls;
   #servers;
@@ -136,6 +147,14 @@ class Runtime {
     if (this.#servers.aliases.includes(name)) return `${told}; write: import { ${name} } from "mcp/servers"`;
     for (const [meant, names] of Object.entries(MEANT)) {
       if (names.some((other) => sameName(name, [other]) !== null)) return `${told}; write: await runtime.${meant}(...)`;
+    }
+    for (const [tool, names] of Object.entries(RESOURCES)) {
+      if (sameName(name, names) === null) continue;
+      return `${told}; it is a tool of each server that has resources; write: await SERVER.${tool}`;
+    }
+    if (sameName(name, UNREACHED) !== null) {
+      return `${told}: prompts, completions and subscriptions of servers are out of a script's reach; there are: tools `
+        + "(await runtime.search('words')) and resources (await SERVER.list_resources())";
     }
     return told + nearest(name, known);
   }

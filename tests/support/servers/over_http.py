@@ -1,7 +1,7 @@
 """An MCP server over HTTP, made with the SDK, that counts how often each call reaches its tool.
 
 `over_http.py MODE CALLS [PORT]`: MODE is `events` (answers are event streams that can be resumed), `json`, `stateless` or `sse` (the
-transport of protocol version 2024-11-05). CALLS is a file to which the marker of each call is appended, as a line,
+transport of protocol version 2024-11-05), each with `+resources` behind it for a server that has some. CALLS is a file to which the marker of each call is appended, as a line,
 before the tool answers. The port that it listens on is the first line that it prints.
 """
 
@@ -18,6 +18,7 @@ from mcp.server.streamable_http import EventMessage, EventStore
 from pydantic import Field
 
 mode, calls, *rest = sys.argv[1:]
+mode, *more = mode.split("+")
 
 
 class Events(EventStore):
@@ -93,6 +94,19 @@ async def grow(ctx: Context) -> str:
 async def headers(ctx: Context) -> dict[str, str]:
     """The headers of the request."""
     return dict(ctx.headers)
+
+
+if "resources" in more:
+
+    @mcp.resource("note://all", mime_type="text/plain")
+    async def note_of_all() -> str:
+        """What there is to note."""
+        return "noted"
+
+    @mcp.resource("note://{name}/größe", mime_type="application/octet-stream")
+    async def note_of_one(name: str) -> bytes:
+        """A note's size."""
+        return name.encode()
 
 
 if mode == "sse":
