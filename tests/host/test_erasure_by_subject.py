@@ -111,7 +111,10 @@ async def test_cells_and_forks_that_have_what_an_erased_cell_left_are_erased_wit
 
 async def test_later_cells_of_another_language_are_erased_too(both, tmp_path):
     async with bridge_of(both, tmp_path) as bridge:
-        codes = ("import { local } from 'mcp/servers'; const r = await local.card({customer: 'Dora Smith'});", "console.log(r.email);")
+        codes = (
+            "import { local } from 'mcp/servers'; const r = await local.card({customer: 'Dora Smith'});",
+            "console.log(r.email);",
+        )
         data = [await bridge.run(code, session="s", language="javascript") for code in codes]
         assert printed(data[1]) == "Dora Smith\n"
         assert await erase(bridge, "subject", "Dora Smith") == {record.execution for record in data}

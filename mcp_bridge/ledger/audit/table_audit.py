@@ -145,9 +145,11 @@ class TableAudit:
                 if value == json.dumps(executions := self._erasures.get(int(number))):
                     self._unfinished.update(executions or ())
                     continue
-            elif name in {"origin", "master", OLD_REQUESTS} or (name == WRITES and value == str(writes_of(value))):
-                continue
-            elif name == CELLS_LINKED and not value:
+            elif (
+                name in {"origin", "master", OLD_REQUESTS}
+                or (name == WRITES and value == str(writes_of(value)))
+                or (name == CELLS_LINKED and not value)
+            ):
                 continue
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 

@@ -124,15 +124,17 @@ class SessionStore:
             head: The execution.
 
         Returns:
-            Waits until it is durable; False if the session has gone on meanwhile, and nothing was changed.
+            Waits until it is durable; False if the session has gone on meanwhile, or its last cell was erased, and
+            nothing was changed.
         """
         name, now = self._name(principal, session), time.time()
         condition = ("sessions", "principal = ? AND name = ?", (principal, name))
         if before:
             changed = self._database.begin_write(
                 "UPDATE sessions SET head = ?, changed = ? WHERE principal = ? AND name = ? AND head = ?"
-                " AND EXISTS (SELECT 1 FROM executions WHERE id = ?)",
-                (head, now, principal, name, before, head),
+                " AND EXISTS (SELECT 1 FROM executions WHERE id = ?)"
+                " AND NOT EXISTS (SELECT 1 FROM executions WHERE id = ? AND status = ?)",
+                (head, now, principal, name, before, head, before, ERASED),
                 condition,
             )
         else:
