@@ -5,6 +5,7 @@ import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
 
+import anyio
 import pytest
 from execution_fixtures import printed, until
 
@@ -129,8 +130,6 @@ async def test_one_cell_that_is_erased_takes_those_after_it_along_but_not_while_
             rows = await ProgramStore(bridge.database).executions(None, 1)
             seen[:] = [rows[0].id]
             return rows[0].status == "running"
-
-        import anyio
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: bridge.run("import time\nwhile True: time.sleep(0.1)", session="s", timeout=15))
