@@ -171,6 +171,10 @@ def disk_of(bench: Bench) -> Generator[Disk]:
         yield disk
 
 
+async def _of_nobody(_: object) -> None:
+    """As `Session.holds`, without `subject_fields`."""
+
+
 async def registered(bench: Bench) -> list[Row]:
     """One by one, and 32 in flight, from the host."""
     wide = bench.count(50)
@@ -181,7 +185,7 @@ async def registered(bench: Bench) -> list[Row]:
             script = ScriptRun("benchmark", bridge.programs.store, bridge.programs.recorder, gate, gate.policy_hash)
 
             def call(tool: str) -> Awaitable[object]:
-                return script.call("local", ToolCall("local", tool, ARGUMENTS), NO_REQUEST)
+                return script.call("local", ToolCall("local", tool, ARGUMENTS), NO_REQUEST, _of_nobody)
 
             registry = bridge._governance.registry  # noqa: SLF001
             singly: dict[str, Callable[[], Awaitable[float]]] = {

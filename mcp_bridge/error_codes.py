@@ -97,7 +97,7 @@ Code = Literal[
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
     "too_many_artifacts", "too_many_calls", "too_many_clients", "too_many_events",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
-    "too_many_requests", "too_many_sessions", "too_many_tokens",
+    "too_many_requests", "too_many_sessions", "too_many_subjects", "too_many_tokens",
     "too_many_viewers", "too_many_waits",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
@@ -577,6 +577,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "too_many_programs": Description(
             "Too many programs are saved or running.",
             "Delete some, or await some.", _SCRIPT | _CLIENT),
+        "too_many_subjects": Description(
+            "A context, or a call's arguments, name more than 1,000 people in the fields of `subject_fields`.",
+            "Pass fewer at a time.", _SCRIPT | _CLIENT | _COMMAND),
         "unknown_program": Description(
             "There is no such program.",
             "`mcp-bridge program list` has them.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER, exit_status=2),

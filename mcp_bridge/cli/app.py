@@ -194,7 +194,9 @@ def ui(
 )
 def erase(
     ctx: typer.Context,
-    execution: Annotated[str | None, typer.Option(metavar="ID", help="What was kept of an execution.")] = None,
+    execution: Annotated[
+        str | None, typer.Option(metavar="ID", help="What was kept of an execution, and of what holds its data.")
+    ] = None,
     subject: Annotated[str | None, typer.Option(metavar="NAME", help="What was kept of a subject's.")] = None,
     ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
     reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,

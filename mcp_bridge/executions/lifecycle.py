@@ -292,7 +292,7 @@ def new_execution(
     bundle: dict[str, Any],
     origin: Literal["operator", "agent"] = "agent",
     state: bytes | None = None,
-    subject: tuple[str, bool] = ("", False),
+    subject: tuple[str, bool] | None = None,
 ) -> StoredExecution:
     """The row of an execution that this process starts.
 
@@ -306,8 +306,9 @@ def new_execution(
         bundle: The program, or the script.
         origin: The program's owner.
         state: The machine's state; None for a script.
-        subject: The person whose data it contains, and whether that name contains a sensitive value.
+        subject: A person whose data it contains, and whether that name contains a sensitive value; None for nobody.
     """
+    named, is_value = subject or ("", False)
     return StoredExecution(
         id=execution,
         kind=kind,
@@ -326,8 +327,8 @@ def new_execution(
         record=None,
         due=None,
         started=time.time(),
-        subject=subject[0],
-        subject_is_value=subject[1],
+        subject=named,
+        subject_is_value=is_value,
     )
 
 

@@ -252,7 +252,8 @@ class Requests:
             return {}
         call = self._recorder(request, "program", context)
         if isinstance(request, messages.ProgramStart | messages.ProgramResume):
-            return await self._script.list_program(call)
+            listed = request.context if isinstance(request, messages.ProgramStart) else request.payload
+            return await self._script.list_program(call, functools.partial(self._programs.holds, listed))
         return await self._script.answer(call, functools.partial(_refuse_dry, request))
 
     async def _wait(self, request: messages.WaitUntil | messages.WaitEvent, context: RequestContext) -> Any:
@@ -402,11 +403,9 @@ class Requests:
     async def _call(self, request: messages.ToolCall, context: RequestContext) -> Any:
         server = resolve(request.server, self._allowed)
         self.calls += 1
-        if self._script.live and request.call not in self._script.history.calls:
-            await self._programs.holds(request.arguments)
         began, outcome = time.monotonic(), "failed"
         try:
-            answer = await self._script.call(server, request, context)
+            answer = await self._script.call(server, request, context, self._programs.holds)
             outcome = "answered"
             if self._script.is_dry and "planned" in answer:
                 outcome = "listed"

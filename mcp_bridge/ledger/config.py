@@ -45,8 +45,8 @@ class LedgerConfig(PublishingConfig):
         max_run_size: Of what one run records, a script with its programs.
         max_files_size: Of all artifacts and cut outputs together.
         min_free: What has to be free on the disk for anything to begin.
-        subject_fields: Names in the context of programs, and in the arguments of a script's calls. The first of them
-            that is there says whose data an execution holds, for `mcp-bridge erase --subject`.
+        subject_fields: Names in the context that programs are started with, and in the arguments of tool calls, at any
+            depth. Their values say whose data an execution holds, for `mcp-bridge erase --subject`.
     """
 
     master_key: Annotated[

@@ -23,9 +23,9 @@ from mcp_bridge.policy.redaction.json_walk import leaves
 from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.executions.programs.program_run import ProgramRun
+    from mcp_bridge.executions.programs.program_run import Effects, ProgramRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
@@ -45,12 +45,20 @@ class ProgramEffects:
         gate: Decides and makes the calls.
         operators: The operator's programs, by name.
         recorder: Takes the entries.
+        holds: As `Programs.holds`.
     """
 
-    def __init__(self, gate: Gate, operators: Mapping[str, Program], recorder: Recorder) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        operators: Mapping[str, Program],
+        recorder: Recorder,
+        holds: Callable[[str, Any, Effects], Awaitable[None]],
+    ) -> None:
         self._gate = gate
         self._operators = operators
         self._recorder = recorder
+        self._holds = holds
 
     @property
     def servers(self) -> frozenset[str] | None:
@@ -141,6 +149,8 @@ class ProgramEffects:
         )
         undoing = effect.attempt if run.machine.undoes(effect.id) else 0
         call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step, undoing))
+        # Before anything of it is recorded.
+        await self._holds(run.execution, effect.arguments, self)
         tool = await self._gate.tools.of_step(effect.name, run.servers)
         try:
             if effect.timeout is None:

@@ -24,7 +24,7 @@ from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.program_run import Earlier, ProgramRun
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
-from mcp_bridge.executions.programs.subjects import subject_of
+from mcp_bridge.executions.programs.subjects import subjects_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.program_run import Effects
+    from mcp_bridge.executions.programs.subjects import Subject
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.gate.request_context import RequestContext
@@ -77,7 +78,7 @@ class ProgramRules(NamedTuple):
     Attributes:
         denied_steps: Finds the steps of a program that the policy denies in any case; None without a policy.
         refuses_denied_steps: Whether a program with such steps is refused; else it is started with a warning.
-        subject_fields: Names in a context. The value of the first one that is there names the data's subject.
+        subject_fields: As `subjects_of`.
     """
 
     denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
@@ -111,7 +112,19 @@ class Programs:
 
     def effects(self, gate: Gate) -> ProgramEffects:
         """Carries out the effects of programs, through a gate."""
-        return ProgramEffects(gate, self.library.operators, self.recorder)
+        return ProgramEffects(gate, self.library.operators, self.recorder, self.holds)
+
+    async def holds(self, execution: str, values: Any, effects: Effects) -> None:
+        """Note whose data some arguments or a context are: an execution that has them is erased with that person's.
+
+        Raises:
+            BridgeError: As `subjects_of`.
+        """
+        self._hold(execution, await subjects_of(values, self.rules.subject_fields, effects))
+
+    def _hold(self, execution: str, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            self.store.hold(execution, subject=subject.name, is_value=subject.is_value)
 
     async def start(
         self,
@@ -140,7 +153,7 @@ class Programs:
             BridgeError: As `ProgramLibrary.find`; `reserved_name`: as `ProgramLibrary.check_program`; `bad_context`,
                 `context_too_large`; `bad_key`; `program_sensitive`: as `ProgramLibrary.without_values`;
                 `key_conflict`: the key belongs to another program or context, to one of another origin, or perhaps to
-                another starter.
+                another starter; `too_many_subjects`.
         """
         if isinstance(key, str):
             key = Key(key, starter)
@@ -175,7 +188,7 @@ class Programs:
         denied = [] if self.rules.denied_steps is None else await self.rules.denied_steps(found.program, found.origin)
         if denied:
             self._warn_of(found.program, denied)
-        subject = await subject_of(context, self.rules.subject_fields, effects)
+        subjects = await subjects_of(context, self.rules.subject_fields, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
             raise BridgeError(
@@ -208,7 +221,7 @@ class Programs:
             bundle=programs.bundle(found.program),
             origin=found.origin,
             state=await off_loop([context, found.program.data], state.dump, machine),
-            subject=subject,
+            subject=subjects[0] if subjects else None,
         )
         effects.records(run.execution)
         # The program itself may contain references, and another process may carry out the step.
@@ -224,7 +237,9 @@ class Programs:
         )
         added = False
         try:
-            added = await self.lifecycle.start(row, values, self.entry(began, run))
+            added = await self.lifecycle.start(
+                row, values, self.entry(began, run), lambda: self._hold(run.execution, subjects[1:])
+            )
         finally:
             if not added:
                 run.leave()

@@ -11,7 +11,6 @@ import anyio.lowlevel
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.executions.idempotency.keys import Key
 from mcp_bridge.executions.programs.memory_bound import HeldMemory, held_bytes
-from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
@@ -27,7 +26,7 @@ from mcp_bridge.telemetry.observed_runs import ObservedProgram
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -113,6 +112,8 @@ class Session:
         Raises:
             BridgeError: `too_many_programs`; as `Programs.start`.
         """
+        # First: what is refused is recorded, too.
+        await self.holds(context)
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         with await self._memory.room_for([program, context]):
@@ -121,7 +122,6 @@ class Session:
     async def _started(
         self, program: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
     ) -> dict[str, Any]:
-        await self.holds(context)
         # What runs in a sandbox is an agent, whoever started the script. A key that a script chooses never equals a
         # derived one: they are in different spaces.
         named = None if key is None else Key(key, "call" if of_call else "agent")
@@ -132,11 +132,9 @@ class Session:
             self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
 
-    async def holds(self, values: Mapping[str, Any]) -> None:
-        """Note whose data a program's context or a tool's arguments are: the script is erased with that person's."""
-        subject, is_value = await subject_of(values, self._service.rules.subject_fields, self._effects)
-        if subject:
-            self._service.store.hold(self._script, subject=subject, is_value=is_value)
+    async def holds(self, values: Any) -> None:
+        """As `Programs.holds`, for the script."""
+        await self._service.holds(self._script, values, self._effects)
 
     def has_read(self, execution: str) -> None:
         """Note that the script has read an output of another execution: it is erased with that one."""

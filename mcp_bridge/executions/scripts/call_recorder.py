@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.payloads import QuestionFields, Result, ToolIntent
 
-NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
-"""Codes of calls that were refused because the ledger had no space; there is none for their arguments either."""
+NOT_TAKEN = frozenset({"record_limit", "ledger_full", "too_many_subjects"})
+"""Codes of calls that were refused because the ledger has no space for them, or could not say whose data they hold;
+their arguments aren't kept either."""
 
 
 class CallLog(Protocol):

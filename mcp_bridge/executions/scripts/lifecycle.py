@@ -386,7 +386,10 @@ class Scripts:
         moves: list[Callable[[], Awaitable[bool]]] = []
 
         def move() -> None:
-            # In the transaction of the start: a cell that is there is its session's last one. A dry run isn't.
+            # In the transaction of the start: a cell that is there is erased with the one before, whose names it has,
+            # and is its session's last one. A dry run isn't.
+            if job.cell is not None and job.cell.previous:
+                self._store.hold(execution, execution=job.cell.previous)
             if job.cell is not None and self._heads is not None and not job.dry_run:
                 moves.append(self._heads.begin_move(self._principal, job.cell.session, job.head, execution))
 

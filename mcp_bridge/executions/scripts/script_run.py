@@ -110,13 +110,16 @@ class ScriptRun:
 
     # --- requests of the sandbox ---
 
-    async def call(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
+    async def call(
+        self, server: str, asked: ToolCall, request: RequestContext, holds: Callable[[Any], Awaitable[None]]
+    ) -> dict[str, Any]:
         """Answer a tool call: from the record, or by calling the tool and recording the outcome.
 
         Args:
             server: The server's configured name.
             asked: The script's request.
             request: The context of the request.
+            holds: As `Session.holds`, for a new call.
 
         Raises:
             BridgeError: `violation`: the call's id was used before in this run, or is missing; the call's own error.
@@ -129,6 +132,7 @@ class ScriptRun:
             # It was made, in another run.
             await hold_call(self, call, request, "tool")
         try:
+            await holds(asked.arguments)
             tool = await self._gate.tools.catalog.bind(server, asked.tool)
             result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
         except PlannedCallError as exc:
@@ -152,14 +156,23 @@ class ScriptRun:
             await hold_call(self, call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
 
-    async def list_program(self, call: CallRecorder) -> Any:
+    async def list_program(self, call: CallRecorder, holds: Callable[[], Awaitable[None]]) -> Any:
         """List the start of a program, or that one is to go on, in a dry run. No approval of the list covers its steps.
+
+        Args:
+            call: The call.
+            holds: As `Session.holds`, for what is listed.
 
         Raises:
             BridgeError: As `call`; `plan_too_large`.
         """
         if (answer := await self._answered_already(call)) is not None:
             return answer
+        try:
+            await holds()
+        except BridgeError as exc:
+            await call.failed(exc)
+            raise
         asked = await call.asked()
         return await self._listed.add(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
 

@@ -109,6 +109,9 @@ class CellPlaces:
         Raises:
             SessionMovedError: The session has gone on meanwhile.
         """
+        if last:
+            # Which need not be the one before that it was run dry after.
+            self._lifecycle.store.hold(execution, execution=last)
         if self._heads is None or not await self._heads.begin_move(self._principal, cell.session, last, execution)():
             raise SessionMovedError(cell.session)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcp_bridge import fair_share
 from mcp_bridge.ledger.log.transaction import RowMac, check_row
 from mcp_bridge.ledger.storage.cell_chains import read_chain
+from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -77,7 +78,9 @@ class SessionStore:
         return [SessionHead(whose, head, changed) for whose, _, head, changed, _ in rows]
 
     async def heads_of(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """The executions that are sessions' last cells; without those that there aren't.
+        """The executions that are sessions' last cells; without sessions that there aren't, or that can't go on.
+
+        One whose last cell is erased can't.
 
         Args:
             sessions: Whose they are, and their names.
@@ -86,9 +89,12 @@ class SessionStore:
             BridgeError: `ledger_damaged`.
         """
         names = {self._name(*session): session for session in sessions}
-        query = "SELECT * FROM sessions WHERE name IN (SELECT value FROM json_each(?))"
+        query = (
+            "SELECT * FROM sessions WHERE name IN (SELECT value FROM json_each(?))"
+            " AND NOT EXISTS (SELECT 1 FROM executions WHERE id = head AND status = ?)"
+        )
         found = {}
-        for row in await self._database.read(query, (json.dumps(list(names)),)):
+        for row in await self._database.read(query, (json.dumps(list(names)), ERASED)):
             check_row(self._database.master, "sessions", row)
             found[names[row[1]]] = str(row[2])
         return found
@@ -118,15 +124,17 @@ class SessionStore:
             head: The execution.
 
         Returns:
-            Waits until it is durable; False if the session has gone on meanwhile, and nothing was changed.
+            Waits until it is durable; False if the session has gone on meanwhile, or its last cell was erased, and
+            nothing was changed.
         """
         name, now = self._name(principal, session), time.time()
         condition = ("sessions", "principal = ? AND name = ?", (principal, name))
         if before:
             changed = self._database.begin_write(
                 "UPDATE sessions SET head = ?, changed = ? WHERE principal = ? AND name = ? AND head = ?"
-                " AND EXISTS (SELECT 1 FROM executions WHERE id = ?)",
-                (head, now, principal, name, before, head),
+                " AND EXISTS (SELECT 1 FROM executions WHERE id = ?)"
+                " AND NOT EXISTS (SELECT 1 FROM executions WHERE id = ? AND status = ?)",
+                (head, now, principal, name, before, head, before, ERASED),
                 condition,
             )
         else:

@@ -1,4 +1,8 @@
-"""The chains of executions that sessions are: each cell names the one before, and is sealed."""
+"""The chains of executions that sessions are: each cell names the one before, and is sealed.
+
+So only a cell that can be read says what it followed. What is erased with a cell is found by rows of `holders`, in
+which each cell holds data of the one before; those that earlier versions have left out are added here, once.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.transaction import row_mac
+from mcp_bridge.ledger.storage.blind_indexes import held_execution_mac
+from mcp_bridge.ledger.storage.schema import CELLS_LINKED
 from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
 
 if TYPE_CHECKING:
     import sqlite3
 
+    from mcp_bridge.ledger.log.log import Log
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 
@@ -77,6 +85,32 @@ def read_cell(connection: sqlite3.Connection, master: MasterKey, execution: str)
         opened = None
     place = None if opened is None else opened["bundle"].get("cell")
     return ChainedCell(execution, "" if place is None else place["previous"], status, bool(request))
+
+
+def link_cells(connection: sqlite3.Connection, log: Log) -> None:
+    """Note, in a write transaction, that each cell of an earlier version holds data of the one before. Done once.
+
+    Which cell an erased one has followed isn't known any more.
+
+    Args:
+        connection: To the file.
+        log: The end of its log.
+    """
+    do, master = connection.execute, log.master
+    if do("SELECT 1 FROM meta WHERE name = ?", (CELLS_LINKED,)).fetchone() is not None:
+        return
+    log.begin(connection)
+    do("INSERT INTO meta VALUES (?, '')", (CELLS_LINKED,))
+    scripts = "SELECT id FROM executions JOIN data_keys ON execution = id WHERE kind = 'script' AND wrapped IS NOT NULL"
+    for (execution,) in do(scripts).fetchall():
+        cell = read_cell(connection, master, execution)
+        if cell is not None and cell.previous:
+            name = held_execution_mac(master, cell.previous)
+            do(
+                "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (execution, name, row_mac(master, "holders", (execution, name))),
+            )
+    log.finish(connection)
 
 
 def read_chain(

@@ -352,7 +352,9 @@ class ProgramStore:
             [subject_mac(master, subject, is_value=is_value)] if subject else []
         ):
             self._database.post(
-                "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                # Not for one that lost the race for its key, and isn't there.
+                "INSERT INTO holders (holder, subject, mac) SELECT ?1, ?2, ?3"
+                " WHERE EXISTS (SELECT 1 FROM data_keys WHERE execution = ?1) ON CONFLICT DO NOTHING",
                 (holder, name, row_mac(master, "holders", (holder, name))),
             )
 

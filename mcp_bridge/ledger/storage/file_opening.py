@@ -27,6 +27,7 @@ from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
+from mcp_bridge.ledger.storage.cell_chains import link_cells
 from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
 from mcp_bridge.ledger.storage.position_file import PositionFile, position_of
@@ -227,6 +228,7 @@ def _log(
         log = _continued(connection, directory, master or master_key(source, directory, make=False), position)
         log.is_new = is_new
         forget_erased_values(connection, log, directory)
+        link_cells(connection, log)
         log.old_requests = old_requests(connection, log)
         # Within the transaction: what is read belongs to one commit.
         found = position_of(connection)

@@ -24,6 +24,9 @@ OLD_REQUESTS = "requests"
 """The name in `meta` of the wrapped key of the request MACs that earlier versions stored; the value is empty if there
 are none. Where the row exists, what those versions left of erased values has been removed."""
 
+CELLS_LINKED = "cells"
+"""The name in `meta` of a row that says that each cell of a session has one in `holders` of the cell before."""
+
 OLD_REQUESTS_GONE = "gone"
 """The value in place of that key if it is needed and was missing. The key is imported once it is put back."""
 
