@@ -14,11 +14,8 @@ from mcp_bridge.executions.erasure_with_files import erase, under_way
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
-<<<<<<< HEAD
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
-=======
 from mcp_bridge.ledger.erasure.execution_erasure import erase_ended
->>>>>>> m4
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import page_data
