@@ -64,7 +64,7 @@ Code = Literal[
     "language_unavailable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
-    "memory_not_enforced", "metrics_denied", "missing_field",
+    "memory_busy", "memory_not_enforced", "metrics_denied", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "nobody_waits",
     "node_missing",
@@ -460,6 +460,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "files_full": Description(
             "Artifacts and kept outputs have reached `max_files_size`.",
             "The operator erases some, or raises `max_files_size` in `[ledger]`."),
+        "memory_busy": Description(
+            "Others changed the memory each time before a function of `update_memory` was applied.",
+            "Call it again, or update different keys."),
         "too_many_artifacts": Description(
             "The run has kept too many artifacts.",
             "Put several files into one archive."),

@@ -34,6 +34,9 @@ MAX_MEMORY_BYTES = 4 << 20
 MAX_MEMORIES = 1000
 MAX_MEMORIES_BYTES = 64 << 20
 MAX_KEY_CHARS = 200
+MAX_MARKS = 64
+"""Most marks of conditional saves that a memory's file keeps."""
+
 _HEAD_BYTES = 2048
 """Bytes at the beginning of a memory's file that contain its key."""
 
@@ -54,6 +57,8 @@ class Memories:
         self._lock = state_dir / MEMORY_LOCK_NAME
         self.turn = anyio.Lock()
         """Held by callers around every call, because a merge reads and then writes."""
+        self.updates = anyio.Lock()
+        """Held by callers around a look at a memory and `save_unless_changed`. It is taken before `turn`."""
 
     def save(self, key: str, value: Any, *, update: bool) -> None:
         """Store a value; with `update`, an object is merged into the stored object.
@@ -70,12 +75,47 @@ class Memories:
         except OSError as exc:
             raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
 
+    def save_unless_changed(self, key: str, value: Any, *, since: bytes | None, mark: str) -> dict[str, Any]:
+        """Store a value, if what is stored is still what it was.
+
+        Args:
+            key: The key.
+            value: The value.
+            since: The digest of what was stored, as `digest` gives it; None if nobody knows what was.
+            mark: Names this save. It is kept with the value, also with those that later conditional saves put in its
+                place: who saves again, and doesn't know that it was done already, changes nothing.
+
+        Returns:
+            Whether it was `saved`, and what is stored now: whether the key is `found`, and its `value`.
+
+        Raises:
+            BridgeError: As `save`.
+        """
+        path = self._path(key)
+        private_directory(self._root, durable=True)
+        try:
+            with locked(self._lock):
+                found, old, marks = self._stored(key)
+                if mark in marks:
+                    return {"saved": True, "found": True, "value": value}
+                if digest(old, found=found) != since:
+                    return {"saved": False, "found": found, "value": old}
+                self._write(path, key, value, [*marks, mark][-MAX_MARKS:])
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
+        return {"saved": True, "found": True, "value": value}
+
     def _save(self, path: Path, key: str, value: Any, *, update: bool) -> None:
+        marks: list[str] = []
         if update and isinstance(value, dict):
-            exists, old = self.load(key)
+            exists, old, marks = self._stored(key)
             if exists and isinstance(old, dict):
                 value = old | value
-        data = dumps({"key": key, "value": value}, _encoder).encode()
+        self._write(path, key, value, marks)
+
+    def _write(self, path: Path, key: str, value: Any, marks: list[str]) -> None:
+        stored = {"key": key, "value": value, "marks": marks} if marks else {"key": key, "value": value}
+        data = dumps(stored, _encoder).encode()
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
         others = list(self._sizes(path))
@@ -103,10 +143,15 @@ class Memories:
         Raises:
             BridgeError: `bad_memory`.
         """
+        found, value, _ = self._stored(key)
+        return found, value
+
+    def _stored(self, key: str) -> tuple[bool, Any, list[str]]:
         try:
-            return True, loads(self._path(key).read_bytes(), _decoder)["value"]
+            stored = loads(self._path(key).read_bytes(), _decoder)
+            return True, stored["value"], stored.get("marks", [])
         except FileNotFoundError:
-            return False, None
+            return False, None, []
         except (OSError, ValueError, KeyError, TypeError):
             raise BridgeError(
                 "bad_memory", f"The file of the memory {key!r} is damaged.", hint="Save it anew."
@@ -114,11 +159,14 @@ class Memories:
 
     def delete(self, key: str) -> bool:
         """Delete a key; whether it existed."""
-        try:
-            self._path(key).unlink()
-        except FileNotFoundError:
-            return False
-        sync_directory(self._root)
+        path = self._path(key)
+        # What another process has read and is about to write isn't deleted before that.
+        with locked(self._lock):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
+            sync_directory(self._root)
         return True
 
     def keys(self, prefix: str) -> list[str]:
@@ -140,3 +188,8 @@ class Memories:
         if not 0 < len(key) <= MAX_KEY_CHARS:
             raise BridgeError("bad_memory", f"A memory's key has 1 to {MAX_KEY_CHARS} characters.")
         return self._root / (hashlib.sha256(key.encode()).hexdigest() + ".json")
+
+
+def digest(value: Any, *, found: bool) -> bytes:
+    """What is the same only for the same stored value; `found` is false for none."""
+    return hashlib.sha256(dumps(value, _encoder).encode("utf-8", "surrogatepass")).digest() if found else b""

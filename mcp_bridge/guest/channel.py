@@ -184,7 +184,7 @@ class Channel:
         Raises:
             RequestError: The host answered with an error.
         """
-        params = _named(params)
+        params = named(params)
         pending = Pending(self, params)
         answer = pending.wait_for_answer()
         self._acknowledge(params)
@@ -205,7 +205,7 @@ class Channel:
             if not future.done():
                 future.set_result(answer)
 
-        params = _named(params)
+        params = named(params)
         number = self.send(params, InLoop(loop, settle))
         try:
             answer = await future
@@ -438,7 +438,7 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
         return jsonrpc.encode(jsonrpc.Request(number, method, made))
 
 
-def _named(params: Any) -> Any:
+def named(params: Any) -> Any:
     """A call is named in the task or thread that makes it.
 
     Raises:

@@ -7,11 +7,12 @@ The asynchronous functions have a blocking form with `_sync` at the end. The sec
 earlier bridge offered the same.
 """
 
+import functools
 import sys
 import types
 
-from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host
+from mcp_bridge.guest.channel import Channel, named
+from mcp_bridge.guest.host_requests import MCPError, ToolError, answered, call_host
 from mcp_bridge.guest.not_awaited import NotAwaitedError
 from mcp_bridge.guest.proxies import (
     ASYNCHRONOUS,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 TOOL_PREFIX = "tool:"
 """Prefix of saved tools among the memories."""
+
+MAX_TIMES_APPLIED = 1000
+"""How often `update_memory` applies a function: each time others were quicker, and one of them has got ahead."""
 
 
 class Rows(list[Any]):
@@ -546,15 +550,38 @@ class _Functions:
         self._request(MemorySave(key, value))
 
     def update_memory(self, key: str, value: Any) -> Any:
-        """Merge a dict into the dict kept under a key, replace another value, or apply a function to it.
+        """Merge a dict into the dict kept under a key, replace another value, or apply a plain function to it.
 
-        Returns what is kept now.
+        Returns what is kept now. A function is applied again if what is kept has changed meanwhile.
+
+        Raises:
+            MCPError: `memory_busy`; it has changed each time.
         """
         if callable(value):
-            self._request(MemorySave(key, value(self.load_memory(key))))
-        else:
-            self._request(MemorySave(key, value, update=True))
+            return self._apply(key, value)
+        self._request(MemorySave(key, value, update=True))
         return self.load_memory(key)
+
+    def _apply(self, key: str, function: Callable[[Any], Any]) -> Any:
+        asked: Any = answered(lambda: named(MemoryLoad(key)))
+        found = self._request(asked)
+        for _ in range(MAX_TIMES_APPLIED):
+            value = function(found["value"] if found["found"] else None)
+            if isinstance(value, types.CoroutineType):
+                value.close()
+                raise TypeError("update_memory() takes a plain function, not an asynchronous one")
+            save = MemorySave(key, value, since=asked.call)
+            asked = answered(functools.partial(named, save))
+            found = self._request(asked)
+            if "saved" not in found:
+                # Recorded by an earlier build, which then asked for what is kept.
+                return self.load_memory(key)
+            if found["saved"]:
+                return found["value"]
+        raise MCPError(
+            f"The memory {key!r} was changed by others each time before it was updated, {MAX_TIMES_APPLIED} times.",
+            code="memory_busy",
+        )
 
     def load_memory(self, key: str, default: Any = None) -> Any:
         """The value kept under a key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import hashlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
@@ -16,7 +17,7 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
 from mcp_bridge.executions.idempotency.keys import program_key
-from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
+from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, digest
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
@@ -58,6 +59,12 @@ FEW_VALUES = 200
 
 NAMES_MEANT = 5
 """Tools that are told of where a name is no server's."""
+
+_NOT_RECORDED = frozenset({"call", "since"})
+"""Fields of a request that its record doesn't compare: its name is that of the record, and earlier builds had no
+`since`."""
+
+_MARK_CHARS = 16
 
 MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
@@ -133,6 +140,8 @@ class Requests:
             script.programs.left,
         )
         self._recorded_tools: RecordedTools | None = None
+        self._told_memories: dict[str, bytes] = {}
+        """Digests of the memories that the script was told of, by the names of the requests."""
         self._repeatable: dict[str, tuple[Sequence[ToolInfo], list[dict[str, Any]], bool]] = {}
         """By server: the tools as they were listed, their rows for the recorded calls, and whether these are others."""
         self._tools_turn = anyio.Lock()
@@ -323,7 +332,7 @@ class Requests:
         return answer
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
-        arguments = {field: value for field, value in request._asdict().items() if field != "call"}
+        arguments = {field: value for field, value in request._asdict().items() if field not in _NOT_RECORDED}
         return CallRecorder(self._script, request.call, kind, messages.NAMES[type(request)], arguments, context)
 
     async def _program(self, request: Any, call: CallRecorder) -> Any:
@@ -365,17 +374,32 @@ class Requests:
     async def _about_memories(self, request: Any, context: RequestContext) -> Any:
         call = self._recorder(request, "memory", context)
         known = self._script.history.calls.get(request.call)
-        answer = await self._script.answer(call, functools.partial(self._remember, request, call))
-        if (
-            self._script.is_dry
-            and known is not None
-            and isinstance(request, messages.MemorySave | messages.MemoryDelete)
-        ):
+        answer: dict[str, Any] = await self._script.answer(call, functools.partial(self._remember, request, call))
+        if "value" in answer:
+            told = functools.partial(digest, answer["value"], found=answer["found"])
+            self._told_memories[request.call] = await on_blocking_thread(told)
+        changes = isinstance(request, messages.MemorySave | messages.MemoryDelete) and answer.get("saved", True)
+        if self._script.is_dry and known is not None and changes:
             # A dry run's memories are kept nowhere: repeated from its record, it has them again.
-            await on_blocking_thread(self._memory, request)
+            again = request._replace(since=None) if isinstance(request, messages.MemorySave) else request
+            await on_blocking_thread(self._memory, again)
         return answer
 
     async def _remember(self, request: Any, call: CallRecorder) -> dict[str, Any]:
+        if not isinstance(request, messages.MemorySave) or request.since is None:
+            return await self._about_memory(request, call)
+        # Who comes too late is told at once: of those that change a memory at once, one is made durable at a time.
+        async with self._memories.updates:
+            answer = await self._about_memory(messages.MemoryLoad(request.key), call)
+            if call.known is None and digest(answer["value"], found=answer["found"]) != self._told(request):
+                return {"saved": False} | answer
+            return await self._about_memory(request, call)
+
+    def _told(self, request: messages.MemorySave) -> bytes | None:
+        """The digest of what the script was told, from which it has made a value."""
+        return self._told_memories.get(request.since or "")
+
+    async def _about_memory(self, request: Any, call: CallRecorder) -> dict[str, Any]:
         if isinstance(request, messages.MemorySave | messages.MemoryDelete):
             # With it what was read before becomes durable, on which what is written now may depend: who runs the script
             # again is to write the same.
@@ -384,10 +408,15 @@ class Requests:
         await fair_share.turn()
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
-            return await on_blocking_thread(self._memory, request)
+            answer: dict[str, Any] = await on_blocking_thread(self._memory, request)
+            return answer
 
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:
+            case messages.MemorySave(since=str()):
+                mark = hashlib.sha256(f"{self._script.execution} {request.call}".encode()).hexdigest()[:_MARK_CHARS]
+                since = self._told(request)
+                return self._memories.save_unless_changed(request.key, request.value, since=since, mark=mark)
             case messages.MemorySave():
                 self._memories.save(request.key, request.value, update=request.update)
                 return {}

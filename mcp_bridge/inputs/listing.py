@@ -126,6 +126,9 @@ def parts_of(within: str) -> tuple[str, ...]:
     parts = tuple(within.split("/"))
     if len(parts) > MAX_DEPTH or "\0" in within or any(part in {"", ".", ".."} for part in parts):
         raise RefusedError("has a path that isn't followed: no '..', no '.', no empty part")
+    if _UNPRINTABLE.search(within):
+        # As it is said of it where a folder is listed.
+        raise RefusedError("has a path with characters that can't be shown")
     return parts
 
 

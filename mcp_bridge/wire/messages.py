@@ -245,12 +245,18 @@ class CatalogCheck(NamedTuple):
 
 
 class MemorySave(NamedTuple):
-    """Save a JSON value under a key, across executions; `update` merges it into the stored object. Result `{}`."""
+    """Save a JSON value under a key, across executions; `update` merges it into the stored object. Result `{}`.
+
+    With `since`, the name of this run's request that had loaded the key, it is saved only if what is kept is still what
+    that request was answered with. Result: `{"saved": bool, "found": bool, "value": json}`, with what is kept now; such
+    a request may be named by the next one's `since`. A record of an earlier build has `{}`, which means saved.
+    """
 
     key: str
     value: Any
     update: bool = False
     call: CallId | None = None
+    since: CallId | None = None
 
 
 class MemoryLoad(NamedTuple):

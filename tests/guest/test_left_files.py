@@ -96,6 +96,22 @@ open(out + "bad\\nname", "w").write("x")
             assert line in told, (line, told)
 
 
+async def test_a_cell_is_told_of_what_is_not_kept_only_if_it_is_new_or_has_changed(both):
+    make = """
+import os
+os.mkfifo("/workspace/out/fifo")
+os.symlink("/etc/passwd", "/workspace/out/link")
+open("/workspace/out/" + "n" * 255, "w").close()
+with open("/workspace/out/sparse", "w") as file: file.truncate(1 << 30)
+"""
+    change = "os.unlink('/workspace/out/link'); os.symlink('/etc/hosts', '/workspace/out/link')"
+    async with both.open() as bridge:
+        told = [(await bridge.run(code, session="s")).stderr.decode() for code in (make, "1", change)]
+        assert told[0].count("[not kept: ") == 4
+        assert told[1] == ""
+        assert told[2] == "[not kept: /workspace/out/link: it is a link]\n"
+
+
 async def test_the_limits_of_artifacts_hold_for_what_is_left(sandboxes):
     code = """
 import os

@@ -15,6 +15,8 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.host import guest_bundle
+from mcp_bridge.host.request_handlers import Requests
+from mcp_bridge.ledger.log.payloads import RequestOutcome, understood
 
 MEETING = ServerSpec(
     name="meeting", command=sys.executable, args=(str(Path(__file__).parents[1] / "support/servers" / "meeting.py"),)
@@ -885,6 +887,99 @@ console.log(Object.keys(await runtime.load_memory("k")).length);
             }
         )
     assert printed(record) == "50\n"
+
+
+async def test_functions_that_update_a_memory_at_once_are_all_applied(bilingual, tmp_path):
+    code = {
+        "python": """
+import asyncio
+made = await asyncio.gather(*(runtime.update_memory("n", lambda old: (old or 0) + 1) for _ in range(8)))
+print([n - min(made) for n in sorted(made)] == list(range(8)))
+""",
+        "javascript": """
+const made = await Promise.all([...Array(8).keys()].map(() => runtime.update_memory("n", (old = 0) => old + 1)));
+made.sort((a, b) => a - b);
+console.log(made.every((n, at) => n === made[0] + at));
+""",
+    }
+    async with bilingual.open(state_dir=tmp_path) as opened:
+        record = await opened.run(code)
+        # Each is given what it has made itself.
+        assert printed(record).lower() == "true\n"
+        stored = await opened.bridge.programs.store.execution(record.execution)
+        assert (await opened.bridge.replay_execution(stored)).difference is None
+        await opened.all(*[code] * 3)
+        read = {
+            "python": "print(await runtime.load_memory('n'))",
+            "javascript": "console.log(await runtime.load_memory('n'))",
+        }
+        assert printed(await opened.run(read)) == "32\n"
+
+
+async def test_a_record_of_a_build_that_saved_what_a_function_gave_whatever_was_kept_is_repeated(
+    bilingual, monkeypatch
+):
+    remember = Requests._memory
+
+    def as_before(self, request):
+        since = getattr(request, "since", None)
+        return remember(self, request if since is None else request._replace(since=None))
+
+    code = {
+        "python": "print([await runtime.update_memory('n', lambda old: (old or 0) + 1) for _ in range(2)])",
+        "javascript": "for (const _ of [1, 2]) console.log(await runtime.update_memory('n', (old = 0) => old + 1))",
+    }
+    async with bilingual.open() as opened:
+        with monkeypatch.context() as patched:
+            patched.setattr(Requests, "_memory", as_before)
+            record = await opened.run(code)
+        stored = await opened.bridge.programs.store.execution(record.execution)
+        rows = [understood(row) for row in await opened.bridge.lifecycle.recorder.read(record.execution)]
+        asked = [row.request.name for row in rows if isinstance(row, RequestOutcome)]
+        assert asked == ["memory.load", "memory.save", "memory.load"] * 2
+        assert (await opened.bridge.replay_execution(stored)).difference is None
+
+
+async def test_a_function_that_updates_a_memory_is_given_what_others_keep_meanwhile(bilingual):
+    code = {
+        "python": """
+import sys
+times = []
+def add(old):
+    times.append(old)
+    if len(times) == 1: runtime.save_memory_sync("n", 10)
+    if len(times) == 2: runtime.delete_memory_sync("n")
+    return (old or 0) + 1
+print(await runtime.update_memory("n", add), times)
+def never(old):
+    runtime.save_memory_sync("n", old + 1)
+    return 0
+sys.modules["mcp_bridge.guest.runtime"].MAX_TIMES_APPLIED = 3
+try: await runtime.update_memory("n", never)
+except runtime.MCPError as exc: print(exc.code)
+async def later(old): return 7
+try: await runtime.update_memory("m", later)
+except TypeError as exc: print(exc)
+print(await runtime.load_memory("m"))
+""",
+        "javascript": """
+await runtime.save_memory("n", null);
+const times = [];
+async function at_once(old) { return 7 }
+try { await runtime.update_memory("m", at_once) } catch (error) { console.log(error.message) }
+console.log(await runtime.load_memory("m") ?? "None");
+""",
+    }
+    said = {
+        "python": ["1 [None, 10, None]", "memory_busy"],
+        "javascript": [],
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        told = "update_memory() takes a plain function, not an asynchronous one"
+        assert lines(record) == [*said[opened.language], told, "None"]
+        stored = await opened.bridge.programs.store.execution(record.execution)
+        assert (await opened.bridge.replay_execution(stored)).difference is None
 
 
 async def test_a_memory_that_is_updated_is_given_as_it_is_kept_then(bilingual):

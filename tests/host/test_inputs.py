@@ -285,7 +285,7 @@ print(runtime.files())
         assert out[3].startswith("link input_refused The input 'link' is a symbolic link.")
         assert out[4].startswith("gone input_unavailable The input 'gone' isn't there.")
         assert out[5].startswith("alpha/../beta input_refused")
-        assert out[6].startswith("/etc/passwd unknown_input")
+        assert out[6].startswith("/etc/passwd unknown_input There is no input '/etc/passwd'.")
         assert out[7] == "none /workspace/in/beta"
         assert out[8] == "alpha: 1 bytes, application/octet-stream" or out[8] == "alpha: 1 bytes, text/plain"
         assert str(data.folder) not in "\n".join(out)
@@ -663,6 +663,16 @@ async def test_names_that_are_left_out_are_not_taken_for_a_number_of_them(biling
     assert record.stderr.decode().splitlines()[3:] == ["[not handed in: 27 more of tree]"]
 
 
+async def test_a_name_that_can_not_be_shown_is_not_handed_in_by_asking_for_it_either(bilingual, data):
+    data.write("tree/a\nb", "a")
+    code = {
+        "python": "try: runtime.input('tree/a\\nb')\nexcept mcp.MCPError as exc: print(exc.code)",
+        "javascript": "try { await runtime.input('tree/a\\nb') } catch (error) { console.log(error.code) }",
+    }
+    async with bilingual.open(governance=data.governed(tree="tree")) as opened:
+        assert lines(await opened.run(code)) == ["input_refused"]
+
+
 async def test_an_input_that_is_written_to_is_not_said_to_be_unfetched(sandboxes, data):
     data.write("a.txt", "x")
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
@@ -670,6 +680,67 @@ async def test_an_input_that_is_written_to_is_not_said_to_be_unfetched(sandboxes
         assert (record.error["type"], "fetched" in record.error["message"]) == ("PermissionError", False)
         record = await bridge.run("raise OSError('could not open /workspace/in/a: Permission denied')")
         assert "write `await runtime.input('a')`" in record.error["message"]
+
+
+WRITES = {
+    "python": """
+import logging, os, pathlib
+at = "/workspace/in/a"
+def written(write):
+    try: write()
+    except OSError as exc: return type(exc).__name__
+told = [written(write) for write in (
+    lambda: open(at, "a"), lambda: open(at, "a+"), lambda: open(at, "r+"), lambda: open(at, "w"), lambda: open(at, "x"),
+    lambda: os.open(at, os.O_WRONLY | os.O_APPEND | os.O_CREAT), lambda: os.open(at, os.O_RDWR | os.O_APPEND),
+    lambda: logging.basicConfig(filename=at), lambda: pathlib.Path(at).write_text("x"), lambda: os.truncate(at, 0),
+)]
+print(" ".join(sorted(set(told))), len(told))
+print(open(at).read(), written(lambda: open(at, "a")))
+open("/workspace/in/own", "a").write("own")
+os.unlink("/workspace/in/b")
+print(open("/workspace/in/own").read(), open("/workspace/in/b").read())
+""",
+    "javascript": """
+import fs, { promises } from "node:fs";
+const at = "/workspace/in/a", told = [];
+for (const write of [
+  () => fs.appendFileSync(at, "x"), () => fs.writeFileSync(at, "x"), () => fs.openSync(at, "r+"), () => fs.openSync(at, "a"),
+  () => fs.openSync(at, "wx"), () => promises.appendFile(at, "x"), () => promises.writeFile(at, "x"), () => promises.open(at, "a"),
+  () => new Promise((done, fail) => fs.appendFile(at, "x", (error) => (error ? fail(error) : done()))),
+  () => new Promise((done, fail) => fs.createWriteStream(at).on("error", fail).on("open", done)),
+]) try { await write(); told.push("written") } catch (error) { told.push({ EACCES: "PermissionError", EEXIST: "FileExistsError" }[error.code]) }
+console.log([...new Set(told)].sort().join(" "), told.length);
+let after; try { fs.appendFileSync(at, "x") } catch (error) { after = error.code === "EACCES" ? "PermissionError" : error.code }
+console.log(fs.readFileSync(at, "utf8"), after);
+fs.appendFileSync("/workspace/in/own", "own");
+console.log(fs.readFileSync("/workspace/in/own", "utf8"), fs.readFileSync("/workspace/in/b", "utf8"));
+""",
+}
+TOLD_OF_WRITES = {
+    "python": {
+        "open('/workspace/in/a', 'r+')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
+        "import os; os.listdir('in'); open('in/a', 'a')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
+    },
+    "javascript": {
+        "import fs from 'node:fs'; fs.openSync('/workspace/in/a', 'r+')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
+        "import fs from 'node:fs'; fs.appendFileSync('in/a', 'x')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
+    },
+}
+
+
+async def test_an_input_is_not_written_to_whether_it_is_fetched_or_not(bilingual, data):
+    data.write("a", "operator's")
+    data.write("b", "b")
+    async with bilingual.open(governance=data.governed(a="a", b="b")) as opened:
+        record = await opened.run(WRITES)
+        assert lines(record) == ["FileExistsError PermissionError 10", "operator's PermissionError", "own b"], (
+            record.error
+        )
+        stored = await opened.bridge.lifecycle.stored(record.execution, "local")
+        assert (await opened.bridge.replay_execution(stored)).agrees
+        for code, told in TOLD_OF_WRITES[opened.language].items():
+            record = await opened.run(code)
+            assert told in record.error["message"], record.error
 
 
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
@@ -813,8 +884,8 @@ print(open("/workspace/moved").read(), os.path.exists("deep/é.txt"))
 print(subprocess.run([sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", f"{at}/child"],
                      capture_output=True, text=True).stdout.strip())
 print(open(f"{at}/empty").read() == "", os.path.getsize(f"{at}/empty"))
-open(f"{at}/spare", "w").write("own")
-print(open(f"{at}/spare").read())
+open(f"{at}/own", "w").write("own")
+print(open(f"{at}/own").read(), open(f"{at}/spare").read())
 """
 
 
@@ -847,14 +918,14 @@ async def test_what_is_handed_in_is_there_before_it_is_fetched_and_never_reads_a
             "deep/é.txt False",
             "child",
             "True 0",
-            "own",
+            "own spare",
         ], record.stderr
         opened = [
             said.request.name
             for said in await entries_of(bridge)(record)
             if isinstance(said, RequestOutcome) and said.request.name == "input.open"
         ]
-        assert len(opened) == 7, "what nobody opened wasn't read"
+        assert len(opened) == 8, "what nobody opened wasn't read"
         stored = await bridge.lifecycle.stored(record.execution, "local")
         assert (await bridge.replay_execution(stored)).difference is None
 

@@ -203,7 +203,7 @@ class ExecutionInputs:
         first, _, within = name.partition("/")
         source = self._sources.get(first)
         if source is None:
-            raise unknown_input(first, self._sources)
+            raise unknown_input(first or name, self._sources)
         try:
             parts_of(within)
         except RefusedError as exc:

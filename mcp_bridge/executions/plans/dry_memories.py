@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, Memories
+from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, Memories, digest
 from mcp_bridge.large_json import dumps
 
 if TYPE_CHECKING:
@@ -47,6 +47,14 @@ class DryMemories(Memories):
         if sum(len(other or "") for name, other in self.changed.items() if name != key) + len(text) > MAX_CHANGED_BYTES:
             raise BridgeError("too_many_memories", f"A dry run saves at most {MAX_CHANGED_BYTES} bytes of memories.")
         self.changed[key] = text
+
+    def save_unless_changed(self, key: str, value: Any, *, since: bytes | None, mark: str) -> dict[str, Any]:  # noqa: ARG002
+        """As `Memories.save_unless_changed`, for this dry run, whose saves nobody makes again."""
+        found, old = self.load(key)
+        if digest(old, found=found) != since:
+            return {"saved": False, "found": found, "value": old}
+        self.save(key, value, update=False)
+        return {"saved": True, "found": True, "value": value}
 
     def load(self, key: str) -> tuple[bool, Any]:
         """As `Memories.load`."""

@@ -97,7 +97,8 @@ def _advice(exc: BaseException, world: World) -> str | None:
         return None
     if type(exc) is NameError:
         return undefined_names.unknown(exc.name, world) if failure.is_innermost else None
-    if (text := _unfetched(str(exc))) is not None:
+    # Python's own error names the file apart: it has had that fetched which is read.
+    if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
         return text
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
@@ -395,16 +396,25 @@ def _system(case: Case) -> str | None:
     inside = path.startswith(("/workspace/", "/tmp/")) or not path.startswith("/")  # noqa: S108
     if isinstance(exc, FileNotFoundError) and not (_is_writing(failure) and not inside):
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
-        if path.startswith(("/workspace/in/", "in/")):
+        if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside and world.kept is not None:
             return f"No cell of this session has left that file in /workspace or /tmp. {search}"
         if inside:
             return f"/workspace and /tmp begin empty with every call: no file of an earlier one is there. {search}"
         return f"No file of the host is here. {search}"
+    if isinstance(exc, (FileExistsError, PermissionError)) and (name := _input(path)) is not None:
+        copied = f"shutil.copyfile('/workspace/in/{name}', '/tmp/{name.rpartition('/')[2]}')"
+        return f"The operator's files can be read only: copy it first, `{copied}`."
     if isinstance(exc, (FileNotFoundError, PermissionError)) or exc.errno == errno.EROFS:
         return "Only /workspace and /tmp can be written; `artifact(path)` keeps a file from there."
     return None
+
+
+def _input(path: str) -> str | None:
+    """The name of an input by its path."""
+    name = path.removeprefix("/workspace/")
+    return name[3:] if name.startswith("in/") else None
 
 
 def _is_writing(failure: Failure) -> bool:

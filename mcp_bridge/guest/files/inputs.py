@@ -16,7 +16,7 @@ from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId, InputList, InputOpen, InputRead
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 _MISSING = frozenset({"unknown_input", "input_unavailable"})
 """Codes with which opening a path of `FOLDER` just finds nothing there."""
@@ -174,6 +174,9 @@ class Inputs:
                 self._reach(path if event == "os.chdir" else os.path.dirname(path))
         elif event == "open":
             self._open(args[0], args[2])
+        elif event == "os.remove":
+            if (path := in_folder(args[0])) is not None:
+                self.look(path)
         elif event in _STARTS:
             words = [args[0], *([args[1]] if isinstance(args[1], str | bytes) else args[1] or ())]
             for word in words:
@@ -193,13 +196,14 @@ class Inputs:
             return
         if flags & os.O_CREAT:
             self._reach(os.path.dirname(path))
+        if flags & _WRITES:
+            # The kernel refuses that for a name as it does for what is fetched: whether one is there has to be known.
+            self.look(path)
+            return
         with self._turn:
             self._names.begin_cell()
             is_name = path in self._names
-            if is_name and flags & os.O_TRUNC:
-                self._names.drop(path)
-                return
-        if (exists(path) or flags & _WRITES) and not is_name:
+        if exists(path) and not is_name:
             return
         name = path[len(FOLDER) + 1 :]
         if os.getpid() != self._pid:
@@ -236,7 +240,18 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _WAYS = frozenset({"os.chdir", "os.mkdir"})
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec"})
 _EVENTS = frozenset(
-    {"open", *_LISTINGS, *_WAYS, *_STARTS, "os.rename", "os.link", "os.chmod", "os.truncate", "sqlite3.connect"}
+    {
+        "open",
+        "os.remove",
+        *_LISTINGS,
+        *_WAYS,
+        *_STARTS,
+        "os.rename",
+        "os.link",
+        "os.chmod",
+        "os.truncate",
+        "sqlite3.connect",
+    }
 )
 """After which the content of a path, or the names in it, have to be there."""
 

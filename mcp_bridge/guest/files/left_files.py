@@ -71,6 +71,8 @@ class LeftFiles:
         self._keep = keep
         self._kept: dict[str, tuple[int, ...]] = {}
         """What was kept already, by path."""
+        self._left_out: dict[str, tuple[object, str]] = {}
+        """What wasn't, with why, and was told."""
 
     def was_kept(self, path: Any, key: tuple[int, ...]) -> None:
         """Note that the script itself has kept a file, with what `key_of` gives for it."""
@@ -99,6 +101,8 @@ class LeftFiles:
                     raise _LeftOutError(f"there are more than {MAX_FILES} files", is_last=True)
                 self._keep_one(path, name, entry, interrupted_at)
             except _LeftOutError as exc:
+                if not exc.is_last and not self._is_news(path, entry, str(exc)):
+                    continue
                 if told < MAX_TOLD:
                     print(f"[not kept: {FOLDER}/{_printable(shown)}: {exc}]", file=sys.stderr)  # noqa: T201
                     told += 1
@@ -109,6 +113,15 @@ class LeftFiles:
                     break
         if untold:
             print(f"[not kept: {untold} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
+
+    def _is_news(self, path: str, entry: Any, why: str) -> bool:
+        """Whether no earlier cell was told that a file, as it is now, isn't kept for this reason."""
+        try:
+            now = (key_of(entry.stat(follow_symlinks=False)), why)
+        except OSError:
+            return True
+        before, self._left_out[path] = self._left_out.get(path), now
+        return before != now
 
     def _keep_one(self, path: str, name: str, entry: Any, interrupted_at: Callable[[], float | None]) -> None:
         try:

@@ -83,6 +83,11 @@ function advice(error, servers, exported, start) {
     const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);
     // What is to be written to a folder that isn't there says ENOENT, too.
     const isRead = !['mkdir', 'rename', 'symlink', 'link'].includes(error.syscall);
+    const [, input] = INPUT.exec(error.path) ?? [];
+    if (input !== undefined && ['EACCES', 'EEXIST'].includes(error.code)) {
+      const copied = `fs.writeFileSync(${quoted(`/tmp/${input.split('/').at(-1)}`)}, fs.readFileSync(${quoted(`/workspace/in/${input}`)}))`;
+      return `the operator's files can be read only; copy it first: ${copied}`;
+    }
     if (error.code === 'ENOENT' && isRead) return missingFile(error.path, error.syscall, inSession);
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';

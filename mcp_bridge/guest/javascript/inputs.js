@@ -180,16 +180,20 @@ class Inputs {
     for (const line of told) process.stderr.write(`[not handed in: ${line}]\n`);
   }
 
-  // From now on, have files of the folder fetched when they are opened, or a folder's listed.
+  // From now on, have files of the folder fetched when they are opened, or a folder's listed. Also to be written, which
+  // the kernel refuses for what is there.
   fetchOnOpen() {
-    for (const name of ['openSync', 'readFileSync', 'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync']) {
+    for (const name of [
+      'openSync', 'readFileSync', 'writeFileSync', 'appendFileSync', 'truncateSync',
+      'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync',
+    ]) {
       this.#wrap(fs, name, (original, self, args, asked) => {
         this.#missingAsNone(() => this.#calls.askNow('fetch', asked, lines.current().call()));
         this.#fetchedNames.add(asked);
         return original.apply(self, args);
       });
     }
-    for (const name of ['open', 'readFile', 'readdir', 'opendir', 'copyFile', 'cp']) {
+    for (const name of ['open', 'readFile', 'writeFile', 'appendFile', 'truncate', 'readdir', 'opendir', 'copyFile', 'cp']) {
       this.#wrap(fs, name, (original, self, args, asked) => {
         // As without us.
         if (typeof args.at(-1) !== 'function') return original.apply(self, args);
@@ -207,7 +211,7 @@ class Inputs {
     const isListing = /dir|^cp/.test(name);
     const inputs = this;
     const wrapped = function (...args) {
-      const asked = inputs.#toFetch(nameIn(args, name.startsWith('open') && !isListing), isListing);
+      const asked = inputs.#toFetch(nameIn(args[0]), isListing);
       return asked === null ? original.apply(this, args) : fetched(original, this, args, asked);
     };
     for (const key of Reflect.ownKeys(original)) {
@@ -253,15 +257,12 @@ class Inputs {
   }
 }
 
-const WRITES = fs.constants.O_WRONLY | fs.constants.O_RDWR | fs.constants.O_CREAT;
-
 // The name of the input that a call of `fs` is about to open; null for what is elsewhere.
-function nameIn([place, flags], isOpen) {
+function nameIn(place) {
   let text = place;
   if (place instanceof URL && place.protocol === 'file:') text = fileURLToPath(place);
   if (Buffer.isBuffer(place)) text = place.toString();
   if (typeof text !== 'string') return null;
-  if (isOpen && (typeof flags === 'number' ? flags & WRITES : typeof flags === 'string' && /[wa+]/.test(flags))) return null;
   text = path.resolve(text);
   return text.startsWith(`${FOLDER}/`) ? text.slice(FOLDER.length + 1) : null;
 }

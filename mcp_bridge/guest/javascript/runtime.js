@@ -6,6 +6,7 @@ const { nearest, sameName } = require('./near_names');
 const { isObject, optionsOf, signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
 const lines = require('./call_ids');
+const { MCPError } = require('./errors');
 
 // Rows that print one a line.
 class Rows extends Array {
@@ -18,6 +19,9 @@ class Rows extends Array {
     return this.length > 0 ? Array.from(this, shown).join('\n') : '(none)';
   }
 }
+
+// How often `update_memory` applies a function: each time others were quicker, and one of them has got ahead.
+const MAX_TIMES_APPLIED = 1000;
 
 const rows = (items) => Rows.from(items);
 
@@ -228,14 +232,31 @@ class Runtime {
     throw new TypeError(`call_tool() needs the server, too; write: await runtime.call_tool('SERVER', '${name}', {...})`);
   }
 
-  // Merge an object into the one that is kept under a key, replace another value, or apply a function to it; resolves
-  // with what is kept now.
+  // Merge an object into the one that is kept under a key, replace another value, or apply a plain function to it;
+  // resolves with what is kept now. A function is applied again if what is kept has changed meanwhile.
   async update(call, key, value) {
     const name = lines.within(call);
-    const load = () => this.#request('memory.load', { key, call: name() }, (result) => (result.found ? result.value : undefined));
-    const saved = typeof value === 'function' ? { value: value(await load()) ?? null } : { value: value ?? null, update: true };
-    await this.#calls.request('memory.save', { key, ...saved, call });
-    return load();
+    const kept = (result) => (result.found ? result.value : undefined);
+    const load = (asked) => this.#calls.request('memory.load', { key, call: asked });
+    if (typeof value !== 'function') {
+      await this.#calls.request('memory.save', { key, value: value ?? null, update: true, call });
+      return kept(await load(name()));
+    }
+    let asked = name();
+    let found = await load(asked);
+    for (let times = 0; times < MAX_TIMES_APPLIED; times++) {
+      const made = value(kept(found)) ?? null;
+      if (typeof made?.then === 'function') throw new TypeError('update_memory() takes a plain function, not an asynchronous one');
+      const since = asked;
+      asked = times === 0 ? call : name();
+      found = await this.#calls.request('memory.save', { key, value: made, call: asked, since });
+      // Recorded by an earlier build, which then asked for what is kept.
+      if (found.saved === undefined) return kept(await load(name()));
+      if (found.saved) return kept(found);
+    }
+    throw new MCPError(
+      `The memory '${key}' was changed by others each time before it was updated, ${MAX_TIMES_APPLIED} times.`, { code: 'memory_busy' },
+    );
   }
 
   // Keep a function's text for later runs; resolves with its name.

@@ -774,6 +774,7 @@ def test_a_script_that_left_a_program_leaves_it_again(hosts):
 CHANGES = {
     "save": ({"python": "save_memory('n', n + 1)", "javascript": "save_memory('n', n + 1)"}, 7, 8),
     "update": ({"python": "update_memory('n', {'n': n + 1})", "javascript": "update_memory('n', {n: n + 1})"}, {"n": 7}, {"n": 8}),
+    "apply": ({"python": "update_memory('n', lambda old: old + 1)", "javascript": "update_memory('n', (old) => old + 1)"}, 7, 8),
     "delete": ({"python": "delete_memory('n')", "javascript": "delete_memory('n')"}, 7, None),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdi
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import artifacts, erasure_for_room, erasure_with_files
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
-from mcp_bridge.executions.memories import Memories
+from mcp_bridge.executions.memories import Memories, digest
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.script_run import ScriptRun
@@ -724,6 +724,39 @@ def test_two_processes_that_merge_into_one_memory_lose_nothing(tmp_path):
     found, value = Memories(tmp_path).load("one")
     assert found
     assert len(value) == 80
+
+
+UPDATE = """
+import sys
+from pathlib import Path
+from mcp_bridge.executions.memories import Memories, digest
+memories, told, made = Memories(Path(sys.argv[1])), None, 1
+for number in range(40):
+    while True:
+        answer = memories.save_unless_changed("one", made, since=told, mark=f"{sys.argv[2]}{number}")
+        told, made = digest(answer["value"], found=answer["found"]), (answer["value"] or 0) + 1
+        if answer["saved"]:
+            break
+"""
+
+
+def test_two_processes_that_count_in_one_memory_lose_nothing(tmp_path):
+    running = [subprocess.Popen([sys.executable, "-c", UPDATE, tmp_path, name]) for name in "ab"]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert Memories(tmp_path).load("one") == (True, 80)
+
+
+def test_a_conditional_save_that_was_done_already_is_not_done_again(tmp_path):
+    memories = Memories(tmp_path)
+    for number in range(3):
+        told = digest(number, found=number > 0)
+        assert memories.save_unless_changed("one", number + 1, since=told, mark=f"m{number}")["saved"]
+    assert memories.save_unless_changed("one", 2, since=digest(1, found=True), mark="m1")["saved"]
+    assert memories.load("one") == (True, 3)
+    # Another value in its place has nothing of it any more.
+    memories.save("one", 1, update=False)
+    assert memories.save_unless_changed("one", 2, since=digest(1, found=True), mark="m1")["saved"]
+    assert memories.load("one") == (True, 2)
 
 
 def test_what_a_killed_process_was_writing_of_a_memory_is_removed(tmp_path):
