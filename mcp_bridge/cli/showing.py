@@ -65,7 +65,7 @@ def told(text: str, style: str = "", *, mark: str = "", mark_style: str = "", st
     if console.file.isatty():
         # A word that is longer than a line is left to the terminal, from which it is copied in one piece.
         wrapper = textwrap.TextWrapper(
-            console.width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+            console.width or 80, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
         )
         text = "\n".join(map(wrapper.fill, text.split("\n")))
     shown = Text(text, style)

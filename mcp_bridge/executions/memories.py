@@ -161,12 +161,14 @@ class Memories:
         """Delete a key; whether it existed."""
         path = self._path(key)
         # What another process has read and is about to write isn't deleted before that.
-        with locked(self._lock):
-            try:
+        try:
+            with locked(self._lock):
                 path.unlink()
-            except FileNotFoundError:
-                return False
-            sync_directory(self._root)
+                sync_directory(self._root)
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The memory {key!r} can't be deleted: {exc.strerror}.") from None
         return True
 
     def keys(self, prefix: str) -> list[str]:

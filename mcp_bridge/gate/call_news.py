@@ -24,6 +24,9 @@ KEPT_LOGS = 4
 
 MAX_NEWS_CHARS = 300
 
+MAX_PROJECTED_CHARS = 16 << 10
+"""A longer message isn't shown: it would be projected whole on the event loop."""
+
 
 class _Kept(NamedTuple):
     severity: int
@@ -94,6 +97,8 @@ class CallNews:
 
     def tell(self, text: str, severity: int | None) -> None:
         """Take a message, as `Listener.tell`."""
+        if len(text) > MAX_PROJECTED_CHARS:
+            text = f"(a message of {len(text):,} characters)"
         if severity is None:
             self._progress.take(text, 0)
         else:

@@ -285,16 +285,18 @@ class Bridge:
         name = execution.principal
         if name == LOCAL_PRINCIPAL.name:
             return self.for_principal(LOCAL_PRINCIPAL)
-        if not goes_on:
-            return self._view(Principal(name), Principal(name))
         shared = self._shared
+        if not goes_on:
+            owner = shared.governance.principals.get(name, Principal(name))
+            return self._view(owner, owner)
         has_table = name in shared.principals
         if not has_table and (name in shared.governance.principals or not shared.admits_without_table(name)):
             raise BridgeError(
                 "not_a_principal",
                 f"{name} isn't a principal of this bridge any more, so what it has begun doesn't go on: it has no "
                 "table in the configuration, and no good token that was made without one.",
-                hint=f"Write [principals.{name}] into your configuration, with what it may do; or cancel it.",
+                hint=f"Write [principals.{name}] into your configuration, with what it may do"
+                + ("; or cancel it." if execution.kind == "script" else ": cancelling it may undo its steps."),
             )
         return self.for_principal(Principal(name))
 

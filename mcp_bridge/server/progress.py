@@ -82,6 +82,9 @@ class ProgressReporter:
             if self._has_reported:
                 self._has_reported = False
                 sent = await self._send(sent, self._reported)
+            if self._told or self._has_reported:
+                # It came while the last was being sent.
+                continue
             if self._is_over:
                 # What was printed is in the answer.
                 break

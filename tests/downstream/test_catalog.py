@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers.specs import faulty
 
-from mcp_bridge.downstream.catalog import describe, signatures
+from mcp_bridge.downstream.catalog import describe, schema_types, signatures
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tool_results import convert, is_wrapped
@@ -474,6 +474,25 @@ HOSTILE = [
     {"additionalProperties": {"$ref": "#"}},
     {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 50}}},
 ]
+
+
+def test_what_unions_need_costs_a_bounded_number_of_merges(monkeypatch):
+    """A schema of 18 KB that refers to a union in a union has thousands of names in each of many ways."""
+    merged = []
+    gather = schema_types._gather
+    monkeypatch.setattr(schema_types, "_gather", lambda *given: merged.append(1) or gather(*given))
+    union = {"anyOf": [{"$ref": "#/$defs/B"}] * 50, "oneOf": [{"$ref": "#/$defs/B"}] * 50}
+    schema = {
+        "type": "object",
+        "$defs": {"A": {"required": [f"n{i}" for i in range(1000)]}, "B": {"allOf": [{"$ref": "#/$defs/A"}] * 24}},
+        "allOf": [union] * 50,
+        "properties": {f"p{i}": {"type": "object", "allOf": [union] * 50} for i in range(5)},
+    }
+    tool = make("t", schema=schema)
+    for shown in (describe.proxy_row, describe.render, describe.full):
+        merged.clear()
+        assert shown(tool)
+        assert len(merged) < 5_000, shown
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))

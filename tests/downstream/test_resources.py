@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import anyio
 import pytest
 from downstream_calls import call_tool
 from http_servers import everything_server as everything_over_http
@@ -14,7 +15,7 @@ from http_servers import remote, sdk_server
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.listing_cache import ListingStore
 from mcp_bridge.downstream.catalog.resource_tools import ResourceTool, free_names
-from mcp_bridge.downstream.client import resource_requests, supervised_server
+from mcp_bridge.downstream.client import mcp_connection, resource_requests, supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.transports import large_parts
@@ -192,6 +193,40 @@ async def test_the_configuration_says_of_them_too_whether_they_are_there(setting
         assert await names(fleet) == left
 
 
+@pytest.mark.parametrize("settings", [{"include_tools": ("act",)}, {"exclude_tools": ("*_resource*",)}])
+async def test_a_server_is_not_asked_for_resources_that_are_excluded(monkeypatch, settings):
+    asked = []
+
+    async def has_any(*_):
+        asked.append(True)
+        return True
+
+    monkeypatch.setattr(resource_requests, "has_any", has_any)
+    async with Fleet([resourceful(tools=["act"], settings=settings)]) as fleet:
+        assert await names(fleet) == ["act"]
+    assert asked == []
+
+
+async def test_a_server_that_was_slow_to_list_is_asked_again(monkeypatch):
+    monkeypatch.setattr(mcp_connection, "RESOURCES_TIMEOUT", 0.01)
+    monkeypatch.setattr(supervised_server, "RELIST_AFTER", 0.0)
+    has_any, asked = resource_requests.has_any, []
+
+    async def slow_once(*arguments):
+        asked.append(True)
+        if len(asked) == 1:
+            await anyio.sleep(60)
+        monkeypatch.setattr(mcp_connection, "RESOURCES_TIMEOUT", 60)
+        return await has_any(*arguments)
+
+    monkeypatch.setattr(resource_requests, "has_any", slow_once)
+    async with Fleet([resourceful(tools=["act"], resources=[], templates=[])]) as fleet:
+        assert await names(fleet) == ["act", "list_resources", "read_resource"]
+        monkeypatch.setattr(mcp_connection, "RESOURCES_TIMEOUT", 60)
+        await failure(fleet, "files", "no_such_tool")
+        assert await names(fleet) == ["act"]
+
+
 def test_names_are_found_whatever_a_server_has():
     assert free_names([]) == {"list": "list_resources", "read": "read_resource"}
     taken = ["list_resources", "ListMcpResources", "list_mcp_resources_2", "read"]
@@ -306,6 +341,14 @@ async def test_a_page_that_does_not_fit_beside_others_is_left_to_the_next_call(m
         second = await value(fleet, "files", "list_resources", {"cursor": first["next_cursor"]})
         assert [row["name"] for row in second["resources"]] == ["3"]
         assert second["next_cursor"] is None
+
+
+async def test_what_is_listed_before_a_page_that_fails_is_given():
+    pages = [rows(0, 2), [{"uri": 7}]]
+    async with Fleet([resourceful(resources=pages, templates=None)]) as fleet:
+        first = await value(fleet, "files", "list_resources")
+        assert [row["name"] for row in first["resources"]] == ["0", "1"]
+        await failure(fleet, "files", "list_resources", {"cursor": first["next_cursor"]})
 
 
 async def test_a_list_without_end_is_an_error():

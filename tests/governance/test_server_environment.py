@@ -301,6 +301,15 @@ async def test_what_is_kept_is_told_when_the_interval_has_passed(monkeypatch):
     assert heard == ["s.t: 0/3", "s.t: 2/3"]
 
 
+async def test_a_message_too_long_to_be_looked_through_is_not_shown():
+    heard, looked_at = [], []
+    projector = SimpleNamespace(answer=lambda text: looked_at.append(len(text)) or text)
+    with call_news.CallNews("s.t", projector, heard.append) as news:
+        news.tell("x" * 1_000_000, 7)
+    assert heard == ["s.t: (a message of 1,000,000 characters)"]
+    assert max(looked_at) < 100
+
+
 # --- what they print before they die in a call ---
 
 

@@ -360,3 +360,4 @@ async def test_what_waits_of_a_principal_without_its_table_does_not_go_on_with_e
         assert (await refused(goes_on()))[0] == "still_waiting"
     async with opened(eve={"servers": []}) as bridge:
         assert bridge.for_owner(stored).aliases() == []
+        assert bridge.for_owner(stored, goes_on=False).aliases() == [], "a replay is told what the run was"

@@ -164,7 +164,8 @@ async def _erased_cell(database: Database, typed: str, principal: str) -> str:
     store = ProgramStore(database)
     named = named_sessions(store, SessionStore(database), principal)
     nameless = [head.head async for head, place, _ in named if place is None]
-    if not typed or not any(head.startswith(typed) for head in nameless):
+    # `session list` shows no fewer characters, and a name that begins so may be meant.
+    if len(typed) < argument_decoding.SHORT_CHARS or not any(head.startswith(typed) for head in nameless):
         return ""
     return (await argument_decoding.execution(store, typed)).id
 

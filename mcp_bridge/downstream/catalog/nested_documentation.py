@@ -11,9 +11,9 @@ from typing import Any
 
 from mcp_bridge.downstream.catalog.schema_types import alternatives, needed_text, resolve
 
-# Bounds on the search for descriptions in one type: depth, visited nodes.
+# Bounds on the search for descriptions: depth, and nodes that are visited in the document.
 _DEPTH = 20
-_NODES = 2_000
+_NODES = 5_000
 
 
 @dataclass(slots=True)
@@ -32,10 +32,11 @@ class NestedDocumentation:
     texts: list[tuple[str, str]] = field(default_factory=list)
     is_cut: bool = False
     _nodes: int = 0
+    _merged: list[int] = field(default_factory=lambda: [0])
 
     def add(self, schema: Any, place: str) -> None:
         """Collect what is within a type; its own description, or that of what it refers to, is left out."""
-        self.texts, self.is_cut, self._nodes = [], False, 0
+        self.texts, self.is_cut = [], False
         self._visit(schema, place, 0, (), is_own=True)
 
     def _visit(self, schema: Any, place: str, depth: int, refs: tuple[str, ...], *, is_own: bool) -> None:
@@ -52,7 +53,8 @@ class NestedDocumentation:
         if isinstance(reference, str) and reference not in refs:
             is_own = is_own and "description" not in schema
             self._visit(resolve(self.root, reference), place, depth, (*refs, reference), is_own=is_own)
-        for keyword, ways in alternatives({name: schema[name] for name in schema if name != "$ref"}, self.root):
+        own = {name: schema[name] for name in schema if name != "$ref"}
+        for keyword, ways in alternatives(own, self.root, self._merged):
             self._add(place, needed_text(keyword, ways))
         for inner, where in _within(schema, place):
             if self.is_cut:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # How many schemas are merged into one object, and how many references are followed to find a type's kind.
 _MERGED = 50
+# How many are merged for what is needed in one of several ways: of one place, or of a whole document.
+_MERGED_FOR_NAMES = 500
 _HOPS = 8
 
 # How many ways to give what is needed are shown, and how many names of one.
@@ -141,11 +143,17 @@ def _gather_own(schema: dict[str, Any], shape: ObjectShape) -> None:
         shape.extra = extra
 
 
-def alternatives(schema: Any, root: Any) -> Iterator[tuple[str, list[list[str]]]]:
+def alternatives(schema: Any, root: Any, merged: list[int] | None = None) -> Iterator[tuple[str, list[list[str]]]]:
     """What of an object's fields is needed in one of several ways: `anyOf` or `oneOf`, and the names in each way.
 
     Names that are needed in any case are left out. Nothing is yielded where one of the ways needs nothing more.
+
+    Args:
+        schema: The object's schema.
+        root: The document.
+        merged: As `required_names`, where it is looked at for several objects of one document.
     """
+    merged = [0] if merged is None else merged
     for _ in range(_HOPS):
         if not _is_reference(schema):
             break
@@ -154,7 +162,7 @@ def alternatives(schema: Any, root: Any) -> Iterator[tuple[str, list[list[str]]]
         return
     for part in [schema, *_list(schema.get("allOf"))[:_MERGED]]:
         for keyword in ("anyOf", "oneOf") if isinstance(part, dict) else ():
-            ways = required_names(_list(part.get(keyword)), root)
+            ways = required_names(_list(part.get(keyword)), root, merged)
             always = set(_list_of_names(schema.get("required"))) | set(_list_of_names(part.get("required")))
             common = set.intersection(*map(set, ways)) | always if ways else always
             needed = [[name for name in way if name not in common] for way in ways]
@@ -162,14 +170,24 @@ def alternatives(schema: Any, root: Any) -> Iterator[tuple[str, list[list[str]]]
                 yield keyword, needed
 
 
-def required_names(options: list[Any], root: Any) -> list[list[str]]:
-    """The names that each of the options of a union requires; empty if there are too many of them."""
+def required_names(options: list[Any], root: Any, merged: list[int] | None = None) -> list[list[str]]:
+    """The names that each of the options of a union requires; empty if there are too many of them.
+
+    Args:
+        options: Their schemas.
+        root: The document.
+        merged: How many schemas were merged for the document, which is counted on. Each may have a thousand names.
+    """
+    merged = [0] if merged is None else merged
     if len(options) > _MERGED:
         return []
     shapes = []
     for option in options:
-        shape = ObjectShape()
-        _gather(option, root, shape, [0])
+        if merged[0] > _MERGED_FOR_NAMES:
+            return []
+        shape, count = ObjectShape(), [0]
+        _gather(option, root, shape, count)
+        merged[0] += count[0]
         shapes.append(shape)
     return [[name for name in shape.properties if name in shape.required] for shape in shapes]
 

@@ -338,14 +338,12 @@ class Connection(ServerConnection):
         listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
+        names = free_names([*own, *(tool.alias for tool in listing.tools)])
+        names = {method: name for method, name in names.items() if lets_through(self._spec, name)}
         added: tuple[ResourceTool, ...] = ()
-        if await self._find_resources(client):
-            names = free_names([*own, *(tool.alias for tool in listing.tools)])
-            added = resource_tools(
-                self._spec.name,
-                self._alias,
-                {method: name for method, name in names.items() if lets_through(self._spec, name)},
-            )
+        # A server that ends when it is asked for its resources works where they are excluded.
+        if names and await self._find_resources(client):
+            added = resource_tools(self._spec.name, self._alias, names)
         return Listing((*listing.tools, *added), (*listing.notices, *notices))
 
     async def _find_resources(self, client: Client) -> bool:
@@ -364,14 +362,16 @@ class Connection(ServerConnection):
         async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
             return await self.transport.request(method, self._with_meta(params))
 
-        has_any = True
         with anyio.move_on_after(RESOURCES_TIMEOUT):
+            has_any = True
             try:
                 has_any = await resource_requests.has_any(request, client.protocol_version)
             except (MCPError, ValidationError) as error:
                 logger.debug("server %r does not list its resources: %r", self._spec.name, error)
-        self._has_resources = has_any
-        return has_any
+            self._has_resources = has_any
+            return has_any
+        # It may have some; the next listing asks again.
+        return True
 
     async def _discovered(self, client: Client) -> ServerCapabilities | None:
         """What the server says that it has, or None."""

@@ -23,6 +23,7 @@ from mcp_types import (
     TextContent,
 )
 from mcp_types.methods import parse_server_result
+from pydantic import ValidationError
 
 from mcp_bridge.downstream.catalog.listing_limits import size_of
 from mcp_bridge.downstream.transports.large_parts import is_oversized, whole
@@ -107,7 +108,13 @@ async def _list(request: Request, version: str, cursor: str | None) -> CallToolR
     seen: set[str] = set()
     pages = size = 0
     while position is not None and pages < MAX_PAGES_LISTED and len(resources) + len(templates) < MAX_RESOURCES_LISTED:
-        rows, following = await _page(request, version, position)
+        try:
+            rows, following = await _page(request, version, position)
+        except (MCPError, ValidationError):
+            if not pages:
+                raise
+            # What is listed already is told; the next call begins with the page that fails.
+            break
         added = size_of(rows, MAX_BYTES_LISTED)
         if pages and size + added > MAX_BYTES_LISTED:
             break

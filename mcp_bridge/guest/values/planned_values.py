@@ -41,9 +41,11 @@ def prepare(end: Callable[[PlannedValueError], None]) -> None:
 
 
 def _end(shown: str) -> NoReturn:
-    error = PlannedValueError(shown)
-    _end_script(error)
-    raise error
+    try:
+        raise PlannedValueError(shown)
+    except PlannedValueError as error:
+        _end_script(error)
+        raise
 
 
 class Planned:

@@ -263,7 +263,7 @@ async def serve_http(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
-                tasks.start_soon(_watch_configuration, supervisor, authenticator)
+                tasks.start_soon(_watch_configuration, supervisor)
                 tasks.start_soon(_watch_principals, supervisor, own_calls, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
@@ -330,11 +330,10 @@ def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer 
     return HttpViewer(authenticator, settings)
 
 
-async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Authenticator) -> None:
+async def _watch_configuration(supervisor: BridgeSupervisor) -> None:
     while True:
         await anyio.sleep(CONFIGURATION_SECONDS)
-        if authenticator.authenticates:
-            await supervisor.look()
+        await supervisor.look()
 
 
 async def _end_calls_of_nobody(

@@ -263,6 +263,7 @@ async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(either)
             assert [row["arguments"] for row in dry.planned] == [{"what": 1}, {"what": 2}], (use, dry.error)
             assert dry.stdout == b"", use
             assert "The dry run ended there: PlannedValueError: <result of call 2>" in dry.error["message"], use
+            assert dry.error.get("line") or "line" not in dry.error, use
         assert shop.writes == []
 
 

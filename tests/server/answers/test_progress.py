@@ -20,7 +20,8 @@ class Client:
         self.ctx = SimpleNamespace(session=self)
 
     async def report_progress(self, value, _total, message):
-        await anyio.lowlevel.checkpoint()
+        for _ in range(4):
+            await anyio.lowlevel.checkpoint()
         self.values.append(value)
         self.told.append(message)
 
@@ -54,6 +55,17 @@ async def test_what_comes_while_another_is_sent_is_not_kept_for_the_next_sign_of
             await anyio.lowlevel.checkpoint()
 
     assert await told(work) == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_comes_while_the_last_is_sent_is_told_although_the_call_ends():
+    async def work(reporter):
+        reporter.progress(1, 2, "one")
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        reporter.notify("a server's")
+        reporter.progress(2, 2, "two")
+
+    assert await told(work) == ["one", "a server's", "two"]
 
 
 async def test_of_more_than_the_client_takes_the_last_is_told():

@@ -365,7 +365,7 @@ async def test_refused_requests_are_logged_with_address_and_code_and_no_more_oft
         for code in ("421 bad_host", "403 bad_origin", "413 request_too_large", "404 unknown_http_session"):
             await until(lambda code=code: logged(code) == 1)
         await until(lambda: logged("429 too_many_requests") >= 1)
-        assert logged("401 credentials_needed") == LOGGED_PER_MINUTE
+        assert LOGGED_PER_MINUTE <= logged("401 credentials_needed") < 30
         assert b"unknown_path" not in bridge.logged
         assert anna.encode() not in bridge.logged
 
