@@ -7,7 +7,6 @@ The asynchronous functions have a blocking form with `_sync` at the end. The sec
 earlier bridge offered the same.
 """
 
-import functools
 import sys
 import types
 
@@ -571,7 +570,7 @@ class _Functions:
                 value.close()
                 raise TypeError("update_memory() takes a plain function, not an asynchronous one")
             save = MemorySave(key, value, since=asked.call)
-            asked = answered(functools.partial(named, save))
+            asked = answered(lambda save=save: named(save))  # type: ignore[misc]  # mypy infers no default's type
             found = self._request(asked)
             if "saved" not in found:
                 # Recorded by an earlier build, which then asked for what is kept.

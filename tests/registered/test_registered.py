@@ -485,7 +485,7 @@ class OnlyResult(BaseModel):
         (list[Point], "list[dict(x: int, y: float)]"),
         (Address, "dict(street: str, no: int)"),
         (Address | None, "dict(street: str, no: int) | None"),
-        (Tree, "dict(value: int, children: list[dict(value: int, children: list[dict])])"),
+        (Tree, "dict(value: int, children: list[dict(value: int, children: list[dict(…)])])"),
         (OnlyResult, "dict(result: int)"),
         (dict[str, int], "dict[str, int]"),
         (Color, "Literal['red']"),
