@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, whatever ends the process or the machine meanwhile.
 
-Each is for this user alone (mode 0600). None is made through a link that has its name.
+Each is for this user alone (mode 0600). None is made through a link that has its name. And how to see that a file was
+replaced (`stamp`).
 """
 
 from __future__ import annotations
@@ -129,3 +130,12 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def stamp(path: Path) -> object:
+    """A value that differs after a file was modified, replaced or removed."""
+    try:
+        status = path.stat()
+    except OSError as exc:
+        return exc.errno
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _RULES = "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it."
 _ERASED = "Write `mcp-bridge erase --execution ID`."
+_REMOVED = "`mcp-bridge servers remove NAME` takes out a server, `mcp-bridge uninstall` removes the bridge."
 _NEVER_SHOWN = "A secret is never shown. `mcp-bridge secret set NAME` replaces it."
 
 INSTEAD = {
@@ -45,7 +46,7 @@ INSTEAD = {
     "build": "Write `mcp-bridge image build`.",
     "prune": "Write `mcp-bridge image prune`.",
     "clean": "`mcp-bridge image prune` removes images, `mcp-bridge uninstall` all that the bridge has made.",
-    "remove": "Write `mcp-bridge uninstall`.",
+    "remove": _REMOVED,
     "update": "Write `uv tool upgrade mcp-code-bridge`.",
     "upgrade": "Write `uv tool upgrade mcp-code-bridge`.",
     "approve": "Write `mcp-bridge approvals approve ID`; `mcp-bridge approvals list` has the ids.",
@@ -54,7 +55,7 @@ INSTEAD = {
     "find": "Write `mcp-bridge servers search WORDS`.",
     "login": "Write `mcp-bridge servers login NAME`.",
     "logout": "Write `mcp-bridge servers logout NAME`.",
-    "rm": "Write `mcp-bridge uninstall`.",
+    "rm": _REMOVED,
     "ls": "`mcp-bridge servers list` has the servers, `mcp-bridge execution list` what was run.",
     "resume": "Write `mcp-bridge execution resume ID`.",
     "cancel": "Write `mcp-bridge execution cancel ID`.",

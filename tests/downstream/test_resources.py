@@ -11,6 +11,8 @@ import pytest
 from downstream_calls import call_tool
 from http_servers import everything_server as everything_over_http
 from http_servers import remote, sdk_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
 
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.listing_cache import ListingStore
@@ -349,6 +351,22 @@ async def test_what_is_listed_before_a_page_that_fails_is_given():
         first = await value(fleet, "files", "list_resources")
         assert [row["name"] for row in first["resources"]] == ["0", "1"]
         await failure(fleet, "files", "list_resources", {"cursor": first["next_cursor"]})
+
+
+async def test_a_server_that_ends_in_the_middle_of_a_list_is_no_short_list(monkeypatch):
+    page, asked = resource_requests._page, []
+
+    async def ends(*arguments):
+        asked.append(True)
+        if len(asked) > 1:
+            raise MCPError(code=CONNECTION_CLOSED, message="Connection closed")
+        return await page(*arguments)
+
+    async with Fleet([resourceful(resources=[rows(0, 2), rows(2, 2)], templates=None)]) as fleet:
+        await names(fleet)
+        monkeypatch.setattr(resource_requests, "_page", ends)
+        # Of a process that has ended it would be `server_died`.
+        assert (await failure(fleet, "files", "list_resources")).message == "files.list_resources: Connection closed"
 
 
 async def test_a_list_without_end_is_an_error():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
+from mcp_bridge.atomic_files import stamp
 from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.cli import configuration_loading, exit_statuses, process_start
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
@@ -93,7 +94,7 @@ class ConfigurationFiles:
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
         watched = self._watched(found.loaded)
-        self._stamps = {path: before[path] if path in before else _stamp(path) for path in watched}
+        self._stamps = {path: before[path] if path in before else stamp(path) for path in watched}
         return Configured(
             found.settings, tuple(found.discovery.servers.values()), found.governance, found.discovery.missing
         )
@@ -134,7 +135,7 @@ class ConfigurationFiles:
             return None if same else exc
         # Including servers of the start: content that has changed may be restored to what was trusted.
         watched = (*self._watched(started.loaded), *self._watched(loaded))
-        self._stamps = {path: stamps[path] if path in stamps else _stamp(path) for path in watched}
+        self._stamps = {path: stamps[path] if path in stamps else stamp(path) for path in watched}
         meaning = _meaning(loaded, found)
         if meaning == self._last:
             return None
@@ -189,16 +190,7 @@ def _log(text: str) -> None:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
-    return {path: _stamp(path) for path in paths}
-
-
-def _stamp(path: Path) -> object:
-    """A value that differs after a file was modified, replaced or removed."""
-    try:
-        status = path.stat()
-    except OSError as exc:
-        return exc.errno
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+    return {path: stamp(path) for path in paths}
 
 
 def _removed_layers(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CONNECTION_CLOSED,
     METHOD_NOT_FOUND,
     BlobResourceContents,
     CallToolResult,
@@ -110,8 +111,8 @@ async def _list(request: Request, version: str, cursor: str | None) -> CallToolR
     while position is not None and pages < MAX_PAGES_LISTED and len(resources) + len(templates) < MAX_RESOURCES_LISTED:
         try:
             rows, following = await _page(request, version, position)
-        except (MCPError, ValidationError):
-            if not pages:
+        except (MCPError, ValidationError) as error:
+            if not pages or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED):
                 raise
             # What is listed already is told; the next call begins with the page that fails.
             break

@@ -469,7 +469,9 @@ async def call_failure(
         if isinstance(tool, ResourceTool):
             code = "bad_arguments" if cause.code == _RESOURCE_NOT_FOUND else code
             hint = _resources_hint(connection, tool)
-        return error(spec, code, f"{what}: {cause.message}", hint=hint, tool=tool.name, rpc_code=cause.code)
+        # The hint is a sentence after the server's words.
+        said = f"{cause.message.rstrip('.')}." if hint else cause.message
+        return error(spec, code, f"{what}: {said}", hint=hint, tool=tool.name, rpc_code=cause.code)
     if isinstance(cause, ValidationError):
         message = f"{what} answered something that is not a tool result. The call may have happened."
         return error(spec, "bad_result", message, tool=tool.name, reason=_invalid_part(cause))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from cryptography import x509
 
+from mcp_bridge.atomic_files import stamp
 from mcp_bridge.offload import on_blocking_thread
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Tls(NamedTuple):
 
     def stamps(self) -> tuple[object, ...]:
         """A value that differs once the files have been written, replaced or removed."""
-        return tuple(_stamp(path) for path in self if path is not None)
+        return tuple(stamp(path) for path in self if path is not None)
 
     def lifetime(self) -> tuple[datetime, datetime] | None:
         """From when to when the certificate is valid; None where that can't be read."""
@@ -125,11 +126,3 @@ class Certificate:
 def why_unusable(error: OSError | ValueError) -> str:
     """What is wrong with files that can't be used."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-
-
-def _stamp(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError as exc:
-        return exc.errno
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
