@@ -121,7 +121,7 @@ import json, sys
 from mcp_bridge.cli.commands.serve import serve
 serve(None)
 unneeded = ("uvicorn", "click", "tarfile", "difflib", "statistics", "mcp_bridge.sandbox.cli_engine")
-unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver")
+unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver", "snowballstemmer")
 print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
 """
 
@@ -151,7 +151,8 @@ import json, sys
 from pathlib import Path
 from mcp_bridge.cli.commands.serve import serve
 serve(Path(sys.argv[1]))
-unneeded = ("httpx2", "mcp.client", "jsonschema", "packaging", "configparser", "mcp_bridge.sandbox.packages.installer")
+unneeded = ("httpx2", "mcp.client", "jsonschema", "packaging", "configparser", "snowballstemmer")
+unneeded += ("mcp_bridge.sandbox.packages.installer",)
 print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
 """
 

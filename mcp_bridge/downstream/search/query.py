@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -65,36 +66,21 @@ _NUMBERS = frozenset(
 # Verbs of so many needs that they say little beside another word, and what they count there: `make a commit`. What a
 # tool does is looked at besides (`actions`).
 _LIGHT_VERB = 0.5
-_LIGHT_VERBS = frozenset(
-    map(
-        stem,
-        [
-            "add",
-            "change",
-            "create",
-            "do",
-            "find",
-            "get",
-            "give",
-            "have",
-            "list",
-            "look",
-            "make",
-            "put",
-            "read",
-            "see",
-            "set",
-            "show",
-            "take",
-            "tell",
-        ],
-    )
-)
+_LIGHT_VERBS = (
+    "add", "change", "create", "do", "find", "get", "give", "have", "list", "look", "make", "put", "read", "see", "set",
+    "show", "take", "tell",
+)  # fmt: skip
 # The second words of verbs, and how many words may stand between: `take the picture off`.
 _PARTICLES = frozenset(["away", "back", "down", "in", "off", "on", "open", "out", "over", "through", "together", "up"])
 _APART = 4
 # What a word means matters less where tools have the word itself.
 _OTHERS_OF_KNOWN = 0.9
+
+
+@cache
+def _light_stems() -> frozenset[str]:
+    # With the first query: a bridge that is never asked needs no stemmer.
+    return frozenset(map(stem, _LIGHT_VERBS))
 
 
 @dataclass(slots=True)
@@ -157,7 +143,7 @@ def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Conce
 
 
 def _is_light(concept: Concept) -> bool:
-    return len(concept.words) == 1 and stem(concept.words[0]) in _LIGHT_VERBS
+    return len(concept.words) == 1 and stem(concept.words[0]) in _light_stems()
 
 
 def _is_phrase(words: Sequence[str]) -> bool:
