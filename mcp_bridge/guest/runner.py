@@ -258,13 +258,16 @@ def describe(exc: BaseException) -> dict[str, Any]:
     # A script may have lowered it to less than an import takes.
     sys.setrecursionlimit(max(limit, LEAST_RECURSION))
     try:
-        return _describe(exc) | ({"out_of_memory": True} if _for_memory(exc) else {})
+        try:
+            told = _describe(exc)
+        except Exception:  # noqa: BLE001  (the library looks for similar names, and some that it meets are no text)
+            told = _describe_plainly(exc)
     except BaseException as second:  # noqa: BLE001  (no memory left, or a script that has sabotaged the library)
         name = _name(exc)
         told = {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
-        return told | ({"out_of_memory": True} if _for_memory(exc) else {})
     finally:
         sys.setrecursionlimit(limit)
+    return told | ({"out_of_memory": True} if _for_memory(exc) else {})
 
 
 def _for_memory(exc: BaseException) -> bool:
@@ -294,6 +297,21 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     }
 
 
+def _describe_plainly(exc: BaseException) -> dict[str, Any]:
+    """The exception without its causes, and without a suggestion."""
+    import traceback
+
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if _is_users(frame.filename)]
+    name, message = _name(exc), cut(printable(_text(exc)), MAX_MESSAGE)
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames), f"{name}: {message}"]
+    return {
+        "type": name,
+        "message": message,
+        "line": next((frame.lineno for frame in reversed(frames) if frame.filename == Source.running), None),
+        "traceback": cut(printable("".join(lines)), MAX_TRACEBACK),
+    }
+
+
 def _name(exc: BaseException) -> str:
     # Not through an attribute, which a metaclass may override.
     return printable(type.__dict__["__name__"].__get__(type(exc)))
@@ -308,6 +326,10 @@ def _text(exc: BaseException) -> str:
         return "<exception str() failed>"
 
 
+def _is_users(filename: str) -> bool:
+    return is_script(filename) or filename.startswith(USER_DIRECTORIES)
+
+
 def _keep_user_frames(report: Any, lines: list[int]) -> None:
     """Remove frames of the runtime and of libraries; append the last user line of the outermost report to `lines`."""
     seen: set[int] = set()
@@ -318,9 +340,7 @@ def _keep_user_frames(report: Any, lines: list[int]) -> None:
         if report is None or id(report) in seen:
             continue
         seen.add(id(report))
-        kept = [
-            frame for frame in report.stack if is_script(frame.filename) or frame.filename.startswith(USER_DIRECTORIES)
-        ]
+        kept = [frame for frame in report.stack if _is_users(frame.filename)]
         script = [frame.lineno for frame in kept if frame.filename == Source.running and frame.lineno]
         if not lines:
             lines.extend(script[-1:])

@@ -155,6 +155,9 @@ ODD_ERRORS = {
     ),
     "assert False, 'claim'": ("AssertionError", "claim"),
     "class R:\n    def __repr__(self): raise OSError('shown')\nR()": ("OSError", "shown"),
+    "import traceback\ntraceback.TracebackException = None\n1 / 0": ("ZeroDivisionError", "division by zero"),
+    # Later versions look for a similar name among these.
+    "globals()[1] = 2\nzzz": ("NameError", ...),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -125,7 +126,8 @@ async def test_each_way_to_end_is_told_as_what_it_is(connect):
 
     failed = await run(client, "def f():\n    return {}['key']\nprint('before')\nf()")
     assert failed.is_error
-    assert text(failed) == (
+    # What some versions of Python write below a line that is a call as a whole.
+    assert re.sub(r"\n +~\^+$", "", text(failed), count=1, flags=re.MULTILINE) == (
         "before\nTraceback (most recent call last):\n"
         '  File "<script>", line 4, in <module>\n    f()\n'
         "  File \"<script>\", line 2, in f\n    return {}['key']\n           ~~^^^^^^^\nKeyError: 'key'"
