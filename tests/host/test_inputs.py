@@ -177,7 +177,7 @@ async def test_advice_on_what_is_not_fetched_says_how_it_is(both, data):
         'fs.readFileSync("in/other.csv")': "there is no such file of the operator's",
         'await artifact("in/other.csv")': "there is no such file of the operator's",
         # What opens it there fetches nothing.
-        'import { Worker } from "node:worker_threads";\nnew Worker("require(\'fs\').readFileSync(\'in/sales.csv\')", { eval: true })': (
+        "import { Worker } from \"node:worker_threads\";\nnew Worker(\"require('fs').readFileSync('in/sales.csv')\", { eval: true })": (
             "is there once it is fetched: await runtime.input('sales.csv')"
         ),
         'process.loadEnvFile("/workspace/in/sales.csv")': "is there once it is fetched: await runtime.input('sales.csv')",
@@ -219,7 +219,9 @@ async def test_an_input_is_kept_by_its_path_as_it_is_opened_by_it(bilingual, dat
     data.write("sales.csv", "a,b")
     data.write("reports/q1.txt", "q1")
     (data.folder / "link").symlink_to("/etc/passwd")
-    async with bilingual.open(governance=data.governed(sales__csv="sales.csv", reports="reports", big="link")) as opened:
+    async with bilingual.open(
+        governance=data.governed(sales__csv="sales.csv", reports="reports", big="link")
+    ) as opened:
         record = await opened.run(KEPT_INPUTS)
         assert lines(record) == ["True a,b", "FileNotFoundError", "IsADirectoryError", "MCPError"], record.error
         assert {(row["name"], row["size"]) for row in record.artifacts} == {("sales.csv", 3), ("q1.txt", 2)}

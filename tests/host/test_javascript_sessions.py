@@ -45,7 +45,9 @@ async def test_cells_whose_text_comes_in_several_pieces_are_run(both):
     async with opened(both) as cells:
         for name in ("s", "t"):
             for number in (1, 2):
-                record = await well(cells, f"//{'x' * 300_000}\nglobalThis.n = (globalThis.n ?? 0) + 1; n", session=name)
+                record = await well(
+                    cells, f"//{'x' * 300_000}\nglobalThis.n = (globalThis.n ?? 0) + 1; n", session=name
+                )
                 assert record.value == str(number)
 
 

@@ -14,7 +14,16 @@ from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.annotations import Any, Literal
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import EXCERPT_BYTES, LineDecoder, excerpt
-from mcp_bridge.wire.jsonrpc import MAX_DEPTH, MAX_DIGITS, MAX_ID, MAX_VALUES, ErrorResponse, Notification, Request, Response
+from mcp_bridge.wire.jsonrpc import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_ID,
+    MAX_VALUES,
+    ErrorResponse,
+    Notification,
+    Request,
+    Response,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -294,7 +303,9 @@ def test_an_integer_is_as_long_as_the_other_side_reads_whatever_python_writes(mo
     sys.set_int_max_str_digits(most)
     try:
         for value in (longest + 1, [0, {"a": -longest - 1}], (longest**2,)):
-            with pytest.raises(LocalMessageError, match=r"an integer of more than \d+ digits; write it as text") as caught:
+            with pytest.raises(
+                LocalMessageError, match=r"an integer of more than \d+ digits; write it as text"
+            ) as caught:
                 jsonrpc.encode(Request(1, "m", {"x": value}))
             assert caught.value.code == "not_json"
         line = jsonrpc.encode(Request(1, "m", {"x": [longest, {"a": -longest, "text": "9" * 9999}]}))
