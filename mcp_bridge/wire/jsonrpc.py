@@ -4,6 +4,8 @@ Stricter than the specification to reduce the attack surface: ids are positive i
 are no batches, numbers are finite, text is valid Unicode.
 """
 
+import sys
+
 from mcp_bridge.wire.annotations import Any, Callable, Iterator, NamedTuple, TypeAlias
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import MAX_FRAME_BYTES, excerpt
@@ -23,6 +25,9 @@ CONTAINER_WEIGHT = 3
 """The weight of an array or object, relative to a short number."""
 
 MAX_ID = 2**53
+
+MAX_DIGITS = 4300
+"""Of an integer: what Python reads of a text unless it is told otherwise (`sys.int_info.default_max_str_digits`)."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)'
 _PART_BYTES = 64 << 10
@@ -274,6 +279,9 @@ def encode(
     except UnicodeEncodeError:
         raise LocalMessageError("not_json", "the text holds a lone surrogate, which UTF-8 can't carry") from None
     except (TypeError, ValueError) as exc:
+        if str(exc).startswith("Exceeds the limit"):
+            # Its text advises to raise the limit, which the other side would not know of.
+            raise _too_long(sys.get_int_max_str_digits()) from None
         raise LocalMessageError("not_json", f"the value can't be written as JSON: {exc}") from None
     if len(line) > max_bytes:
         raise LocalMessageError("frame_too_large", f"the message has {len(line)} bytes; the limit is {max_bytes}")
@@ -282,4 +290,27 @@ def encode(
         raise LocalMessageError("frame_too_large", f"the message holds more than {MAX_VALUES} values")
     if _brackets(values) > max_depth and depth_exceeds(body, max_depth):
         raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels")
+    if not 0 < sys.get_int_max_str_digits() <= MAX_DIGITS and _has_long_integer(body):
+        raise _too_long(MAX_DIGITS)
     return line + b"\n"
+
+
+def _too_long(digits: int) -> LocalMessageError:
+    why = f"an integer of more than {digits} digits; write it as text"
+    return LocalMessageError("not_json", f"the value can't be written as JSON: {why}")
+
+
+def _has_long_integer(value: Any) -> bool:
+    """Whether an integer in a value has more than MAX_DIGITS digits. Not recursive."""
+    first = 10**MAX_DIGITS
+    level = [value]
+    while level:
+        following: list[Any] = []
+        for node in level:
+            for child in node.values() if isinstance(node, dict) else node:
+                if isinstance(child, (dict, list, tuple)):
+                    following.append(child)
+                elif isinstance(child, int) and abs(child) >= first:
+                    return True
+        level = following
+    return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from echoing_server import echoing
+from echoing_server import echoing, tool
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
@@ -825,6 +825,44 @@ for (const [path, name] of [["f", "../up"], ["f", "/etc/x"], ["f", ".."], ["f", 
     assert out[8:] == errors[bilingual.language]
     assert record.artifacts == []
     assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []
+
+
+LONG_INTEGERS = {
+    "python": """
+import sys
+from mcp import MCPError, ToolError, runtime
+from mcp.servers import odd
+for most in (4300, 0, 10_000):
+    sys.set_int_max_str_digits(most)
+    for value in (10**4300, -(10**4300), [{"a": 10**5000}]):
+        for call in (lambda: odd.take(value=value), lambda: runtime.save_memory("k", value)):
+            try:
+                await call()
+            except (MCPError, ToolError) as exc:
+                print(type(exc).__name__, exc.code, str(exc).rpartition(": ")[2])
+    await runtime.save_memory("k", 10**4300 - 1)
+    print(await runtime.load_memory("k") == 10**4300 - 1)
+""",
+    "javascript": """
+import { odd } from "mcp/servers";
+for (const _ of [1, 2, 3]) {
+  for (const value of [10n ** 4300n, -(10n ** 4300n), [{ a: 10n ** 5000n }]]) {
+    for (const call of [() => odd.take({ value }), () => runtime.save_memory("k", value)]) {
+      try { await call() } catch (error) { console.log(error.name, error.code, error.message.split(": ").at(-1)) }
+    }
+  }
+  await runtime.save_memory("k", 10n ** 4300n - 1n);
+  console.log((await runtime.load_memory("k")) === 10n ** 4300n - 1n ? "True" : "False");
+}
+""",
+}
+
+
+async def test_an_integer_too_long_for_the_channel_is_an_error_that_the_script_can_catch(bilingual):
+    async with bilingual.open(echoing(tool("take", {"value": {}}))) as opened:
+        record = await opened.run(LONG_INTEGERS)
+    told = "not_json an integer of more than 4300 digits; write it as text"
+    assert lines(record) == [*([f"ToolError {told}", f"MCPError {told}"] * 3), "True"] * 3, record.error
 
 
 async def test_memories_and_saved_tools_last_across_runs(sandboxes, tmp_path):

@@ -175,6 +175,12 @@ async def test_advice_on_what_is_not_fetched_says_how_it_is(both, data):
     advice = {
         'fs.statSync("/workspace/in/sales.csv")': "is there once it is fetched: await runtime.input('sales.csv')",
         'fs.readFileSync("in/other.csv")': "there is no such file of the operator's",
+        'await artifact("in/other.csv")': "there is no such file of the operator's",
+        # What opens it there fetches nothing.
+        "import { Worker } from \"node:worker_threads\";\nnew Worker(\"require('fs').readFileSync('in/sales.csv')\", { eval: true })": (
+            "is there once it is fetched: await runtime.input('sales.csv')"
+        ),
+        'process.loadEnvFile("/workspace/in/sales.csv")': "is there once it is fetched: await runtime.input('sales.csv')",
         'require("/workspace/in/sub/x.json")': "JSON.parse(fs.readFileSync(await runtime.input('sub/x.json'), 'utf8'))",
         'require("./in/sub/x.json")': "JSON.parse(fs.readFileSync(await runtime.input('sub/x.json'), 'utf8'))",
         'await import("/workspace/in/a.mjs")': "await import(await runtime.input('a.mjs'))",
@@ -183,6 +189,46 @@ async def test_advice_on_what_is_not_fetched_says_how_it_is(both, data):
         for code, told in advice.items():
             record = await bridge.run(f'import fs from "node:fs";\n{code}', language="javascript")
             assert told in record.error["message"], record.error
+
+
+KEPT_INPUTS = {
+    "python": """
+print(artifact("/workspace/in/sales.csv") == artifact("in/sales.csv", "sales.csv"), open("/workspace/in/sales.csv").read())
+artifact("in/reports/q1.txt")
+for path in ("/workspace/in/other.csv", "in/reports", "in/big"):
+    try: artifact(path)
+    except (OSError, mcp.MCPError) as exc: print(type(exc).__name__)
+await runtime.save_memory("k", 1)
+""",
+    "javascript": """
+import fs from "node:fs";
+console.log(await artifact("/workspace/in/sales.csv") === await artifact("in/sales.csv", "sales.csv") ? "True" : "False",
+  fs.readFileSync("in/sales.csv", "utf8"));
+await artifact(new URL("file:///workspace/in/reports/q1.txt"), "q1.txt");
+for (const path of ["/workspace/in/other.csv", "in/reports", "in/big"]) {
+  try { await artifact(path) } catch (error) {
+    console.log({ ENOENT: "FileNotFoundError", EISDIR: "IsADirectoryError", input_refused: "MCPError" }[error.code]);
+  }
+}
+await runtime.save_memory("k", 1);
+""",
+}
+
+
+async def test_an_input_is_kept_by_its_path_as_it_is_opened_by_it(bilingual, data):
+    data.write("sales.csv", "a,b")
+    data.write("reports/q1.txt", "q1")
+    (data.folder / "link").symlink_to("/etc/passwd")
+    async with bilingual.open(
+        governance=data.governed(sales__csv="sales.csv", reports="reports", big="link")
+    ) as opened:
+        record = await opened.run(KEPT_INPUTS)
+        assert lines(record) == ["True a,b", "FileNotFoundError", "IsADirectoryError", "MCPError"], record.error
+        assert {(row["name"], row["size"]) for row in record.artifacts} == {("sales.csv", 3), ("q1.txt", 2)}
+        stored = await opened.bridge.lifecycle.stored(record.execution, "local")
+        assert (await opened.bridge.replay_execution(stored)).agrees
+        cell = await opened.run(KEPT_INPUTS, session="s")
+        assert lines(cell) == lines(record), cell.error
 
 
 async def test_what_is_not_handed_in_is_missing_in_javascript_too_and_files_narrows(both, data):

@@ -106,6 +106,96 @@ async def test_a_long_value_is_cut_in_the_middle_and_says_so(bridge):
         assert "characters cut" in record.value
 
 
+# The text that comes to Node in one piece ends before 64 KiB.
+LONG_TEXTS = ["//" + "x" * size + "\n'end'" for size in (66_000, 200_000, 8_000_000)] + [
+    "let a = 0;\n" + "a++;\n" * 50_000 + "if (a === 50_000) 'end'; 'end'"
+]
+
+
+async def test_a_text_that_comes_in_several_pieces_is_run(bridge):
+    for record in await bridge.all(*LONG_TEXTS):
+        assert (record.status, record.value) == ("success", "'end'"), record.error
+
+
+# None is walked, nor written, item by item.
+HUGE = {
+    "Array(1e9)": "[ <1000000000 empty items> ]",
+    "const a = []; a[2 ** 31] = 1; a": "[ <2147483648 empty items>, 1 ]",
+    "({ rows: new Array(5e8) })": "{ rows: [ <500000000 empty items> ] }",
+    "display(Array(1e9), { rows: [Array(5e8)] })": "[ <1000000000 empty items> ]\n{ rows: [ [ <500000000 empty items> ] ] }\n",
+    "console.log(Array(1e9))": "[ <1000000000 empty items> ]\n",
+}
+
+
+async def test_an_array_of_more_places_than_items_is_shown_at_once(bridge):
+    for record, (code, text) in zip(await bridge.all(*HUGE), HUGE.items(), strict=True):
+        assert (code, record.status) == (code, "success"), record.error
+        assert (code, (record.value or "") + printed(record)) == (code, text)
+
+
+async def test_of_an_array_of_millions_of_items_the_first_are_shown(bridge):
+    items = {
+        "new Uint8Array(2e8)": "199000000 more items",
+        "display(new Uint8Array(2e8))": "199000000 more items",
+        "console.log(new Uint8Array(2e8))": "199000000 more items",
+        "new ArrayBuffer(2e8)": "199000000 more bytes",
+        "new Array(1e6 + 1).fill(0)": "1 more item",
+    }
+    for record, (code, text) in zip(await bridge.all(*items), items.items(), strict=True):
+        assert (code, record.status) == (code, "success"), record.error
+        assert text in (record.value or "") + printed(record)[-200:]
+
+
+async def test_images_beside_much_else_and_within_what_is_odd_are_shown(bridge):
+    png = "Buffer.from('iVBORw0KGgo=', 'base64')"
+    codes = {
+        f"const a = [{png}]; a[5] = 1; Object.freeze(a)": "[ <image/png, 8 bytes>, <4 empty items>, 1 ]",
+        f"({{ get x() {{ throw 1 }}, [Symbol('s')]: 1, png: {png}, ['__proto__']: 2 }})": (
+            "{ x: [Getter], png: <image/png, 8 bytes>, ['__proto__']: 2, Symbol(s): 1 }"
+        ),
+        f"class Mine extends Array {{}}; Mine.of({png})": "Mine(1) [ <image/png, 8 bytes> ]",
+    }
+    for record, (code, text) in zip(await bridge.all(*codes), codes.items(), strict=True):
+        # Versions of Node write symbols in either way.
+        value = (record.value or "").replace("[Symbol(s)]", "Symbol(s)")
+        assert (code, record.status, value) == (code, "success", text), record.error
+        assert [list(shown) for shown in record.displays] == [["image/png"]]
+
+
+# Whatever it does when it is asked, it is shown as `console.log` shows it.
+ODD_VALUES = [
+    "{ get x() { console.log('called'); return 1 } }",
+    "{ get x() { throw new Error('no') }, set x(value) {}, y: { get z() { throw 1 } } }",
+    "[{ get x() { throw 1 } }, { get x() { throw 1 } }]",
+    "Object.defineProperty([1, 2], 1, { get() { throw 1 }, enumerable: true })",
+    "Object.defineProperty([{ a: 1 }, 0], 1, { get() { throw 1 }, enumerable: true })",
+    "{ get mimeType() { throw 1 }, get data() { throw 2 }, get mime_type() { throw 3 }, get blob() { throw 4 } }",
+    "new (class A { get mimeType() { throw 1 } get data() { throw 2 } })()",
+    "{ toJSON() { throw 1 }, toString() { throw 2 }, valueOf() { throw 3 }, then: 4 }",
+    "{ get [Symbol.toStringTag]() { return 'tag' }, get [Symbol.iterator]() { throw 1 }, get [Symbol.toPrimitive]() { throw 2 } }",
+    "Object.assign([{ a: 1 }, { a: 2 }], { constructor: { get [Symbol.species]() { throw 1 } }, map: null, slice: null })",
+    "new Proxy({ a: 1 }, new Proxy({}, { get() { throw 1 } }))",
+    "[new Proxy([1], new Proxy({}, { get() { throw 1 } }))]",
+    "(() => { const { proxy, revoke } = Proxy.revocable({}, {}); revoke(); return proxy })()",
+    "new (class B extends Uint8Array { get buffer() { throw 1 } get byteOffset() { throw 2 } })(2)",
+    "(() => { const one = new ArrayBuffer(8); structuredClone(one, { transfer: [one] }); return [one, new DataView(new ArrayBuffer(1))] })()",
+    "(() => { const one = new Uint8Array(8); structuredClone(one, { transfer: [one.buffer] }); return one })()",
+]
+
+
+async def test_what_is_shown_is_asked_no_more_than_where_it_is_printed(bridge):
+    printing = [f"console.log({value})" for value in ODD_VALUES]
+    told = [printed(record) for record in await bridge.all(*printing)]
+    assert all(told)
+    for show in ("({})", "display({})"):
+        records = await bridge.all(*(show.replace("{}", value) for value in ODD_VALUES))
+        for record, code, text in zip(records, ODD_VALUES, told, strict=True):
+            assert (code, record.status) == (code, "success"), record.error
+            # A table is one of display's own forms.
+            shown = printed(record) + (f"{record.value}\n" if record.value is not None else "")
+            assert shown == text or (code.startswith("Object.assign") and shown == "a\n1\n2\n"), code
+
+
 # --- output ---
 
 
@@ -432,6 +522,9 @@ REFUSED = {
     "new Date(NaN)": "not_json",
     "/a/": "not_json",
     "new Map([[1, 2]])": "not_json",
+    "10n ** 4300n": "not_json",
+    "[{ a: Object(-(10n ** 4400n)) }]": "not_json",
+    "{ toJSON: () => 10n ** 5000n }": "not_json",
     "(() => { const a = []; a.push(a); return a })()": "frame_too_deep",
     "JSON.parse('['.repeat(100) + ']'.repeat(100))": "frame_too_deep",
     "'x'.repeat(17e6)": "frame_too_large",
@@ -441,7 +534,7 @@ REFUSED = {
 
 
 async def test_what_is_no_json_or_too_large_is_an_error_that_the_script_can_catch(both):
-    values = ",\n".join(f"() => {value}" if not value.startswith("()") else f"() => ({value})" for value in REFUSED)
+    values = ",\n".join(f"() => ({value})" for value in REFUSED)
     record = await run(
         both,
         f"""
@@ -624,7 +717,9 @@ async def test_a_server_is_imported_by_a_name_that_is_none_of_a_variable(both):
 async def test_a_container_that_waits_runs_either_language(both):
     async with both.open(pooled=True, pool_min=1) as bridge:
         for _ in range(3):
-            record = await bridge.run("await runtime.list_servers(); 6 * 7", language="javascript")
+            # What it runs comes in several pieces.
+            text = f"//{'x' * 100_000}\nawait runtime.list_servers(); 6 * 7"
+            record = await bridge.run(text, language="javascript")
             assert (record.status, record.value) == ("success", "42"), record.error
             assert (await bridge.run("6 * 7")).value == "42"
 

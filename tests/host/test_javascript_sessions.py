@@ -41,6 +41,24 @@ async def well(cells, code, **options):
     return record
 
 
+async def test_cells_whose_text_comes_in_several_pieces_are_run(both):
+    async with opened(both) as cells:
+        for name in ("s", "t"):
+            for number in (1, 2):
+                record = await well(
+                    cells, f"//{'x' * 300_000}\nglobalThis.n = (globalThis.n ?? 0) + 1; n", session=name
+                )
+                assert record.value == str(number)
+
+
+async def test_a_cell_that_waits_for_an_answer_of_a_person_is_told_that_there_is_none(both):
+    async with opened(both) as cells:
+        await well(cells, "const asking = require('readline').createInterface({ input: process.stdin }); 1")
+        for _ in range(2):
+            record = await cells("await new Promise((done) => asking.question('Your name? ', done))")
+            assert "nobody can answer here" in record.error["message"]
+
+
 ODD = [
     # What each cell is, and what its value is.
     ("const a = 1, b = [2, 3]; let c; var d = {e: 4}", None),

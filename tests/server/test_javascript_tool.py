@@ -100,6 +100,8 @@ def test_the_command_runs_files_by_their_names(configure):
     setup = configure(languages=["python", "javascript"])
     (setup.home / "a.ts").write_text("const x: number = 6;\nconsole.log(x * 7)")
     assert setup.run("run", "a.ts").stdout == b"42\n"
+    (setup.home / "big.js").write_text(f"//{'x' * 1_000_000}\nconsole.log(6 * 7)")
+    assert setup.run("run", "big.js").stdout == b"42\n"
     (setup.home / "a.cjs").write_text(
         "const path = require('path');\nif (require.main === module) console.log(path.sep);"
     )

@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+import sys
 import time
 
 import pytest
@@ -13,7 +14,16 @@ from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.annotations import Any, Literal
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import EXCERPT_BYTES, LineDecoder, excerpt
-from mcp_bridge.wire.jsonrpc import MAX_DEPTH, MAX_ID, MAX_VALUES, ErrorResponse, Notification, Request, Response
+from mcp_bridge.wire.jsonrpc import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_ID,
+    MAX_VALUES,
+    ErrorResponse,
+    Notification,
+    Request,
+    Response,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -284,6 +294,24 @@ def test_what_no_frame_can_carry_is_refused_where_it_is_sent(value, code):
     with pytest.raises(LocalMessageError) as caught:
         jsonrpc.encode(Request(1, "m", {"x": value}), max_bytes=1000)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("most", [0, 640, 4300, 20_000])
+def test_an_integer_is_as_long_as_the_other_side_reads_whatever_python_writes(most):
+    before = sys.get_int_max_str_digits()
+    longest = 10 ** (most if 0 < most < MAX_DIGITS else MAX_DIGITS) - 1
+    sys.set_int_max_str_digits(most)
+    try:
+        for value in (longest + 1, [0, {"a": -longest - 1}], (longest**2,)):
+            with pytest.raises(
+                LocalMessageError, match=r"an integer of more than \d+ digits; write it as text"
+            ) as caught:
+                jsonrpc.encode(Request(1, "m", {"x": value}))
+            assert caught.value.code == "not_json"
+        line = jsonrpc.encode(Request(1, "m", {"x": [longest, {"a": -longest, "text": "9" * 9999}]}))
+    finally:
+        sys.set_int_max_str_digits(before)
+    assert jsonrpc.decode(line).params["x"][1]["a"] == -longest
 
 
 def test_a_value_that_holds_itself_is_refused_where_it_is_sent():

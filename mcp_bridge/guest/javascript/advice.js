@@ -1,13 +1,22 @@
 'use strict';
 // Advice on mistakes that models often make: a sentence that follows the error.
 const { builtinModules } = require('node:module');
+const { FILENAME } = require('./common_js');
 const { nearest } = require('./near_names');
+const { unanswered } = require('./output');
 
 const OBJECTS = ['runtime', 'programs', 'traces'];
 
 const NO_NETWORK = ['EAFNOSUPPORT', 'ENETUNREACH', 'EAI_AGAIN', 'ENOTFOUND'];
 
 const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
+
+const OWN_FILE = `the script isn't in a file: nothing is at ${FILENAME}`;
+const FOR_WORKERS = "a worker takes its code as text: new Worker('...', { eval: true })";
+const NO_SERVERS = "a worker has no servers, and none of the script's names: give it what the script's calls return";
+const OWN_NAMES = ['runtime', 'mcp', 'display', 'artifact', 'progress'];
+
+const NOBODY = 'nobody can answer here: put the value into the script';
 
 const quoted = (name) => `'${name.replaceAll("'", "\\'")}'`;
 
@@ -18,13 +27,13 @@ function notFetched(name) {
   return `imports and require fetch no file of the operator's; write: await import(${fetched})`;
 }
 
-function missingFile(path, syscall, inSession) {
+function missingFile(path, inputs, inSession) {
+  if (path === FILENAME) return OWN_FILE;
   const search = "await runtime.search('read file') finds a tool that reads the host's files";
   const [, input] = INPUT.exec(path) ?? [];
   if (input !== undefined) {
     const listed = 'await runtime.files() lists those that there are';
-    // Opening it, or listing it, would have fetched it.
-    if (/^(?:open|scandir|copyfile)/.test(syscall)) return `there is no such file of the operator's; ${listed}`;
+    if (inputs.isMissing(input)) return `there is no such file of the operator's; ${listed}`;
     return `a file of the operator's is there once it is fetched: await runtime.input(${quoted(input)}); ${listed}`;
   }
   if (path.startsWith('/') && !/^\/(?:workspace|tmp)\//.test(path)) return `no file of the host is here; ${search}`;
@@ -36,8 +45,8 @@ const PYTHONS = { print: 'console.log(...)', None: 'null', True: 'true', False: 
 
 const python = (runsBoth) => (runsBoth ? 'Python runs with the tool run_python' : "Python doesn't run here");
 
-// `start` is what the host has sent of the script.
-function advice(error, servers, exported, start) {
+// `start` is what the host has sent of the script; `inputs` knows which files of the operator's there aren't.
+function advice(error, servers, exported, start, inputs) {
   const inSession = start.cell > 0;
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
@@ -65,12 +74,18 @@ function advice(error, servers, exported, start) {
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     if (name === 'programs' || name === 'traces') return `write: import { ${name} } from "mcp"`;
     if (builtinModules.includes(name)) return `write: import ${name} from "node:${name}"`;
+    // The script itself has these.
+    if (OWN_NAMES.includes(name)) return NO_SERVERS;
+    if (name === 'prompt' || name === 'confirm') return NOBODY;
     if (Object.hasOwn(PYTHONS, name)) return `this is JavaScript; ${python(start.runs_both)}; write: ${PYTHONS[name]}`;
     return null;
   }
   found = /^Cannot find (?:package|module) '([^']+)'/.exec(message);
   const [, input] = INPUT.exec(found?.[1] ?? '') ?? [];
   if (input !== undefined) return notFetched(input);
+  if (found?.[1] === FILENAME) return `${OWN_FILE}; ${FOR_WORKERS}`;
+  // The script itself finds it.
+  if (found?.[1].split('/')[0] === 'mcp') return NO_SERVERS;
   if (found !== null && !/^[./]/.test(found[1])) {
     const name = found[1].split('/')[0];
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
@@ -79,6 +94,7 @@ function advice(error, servers, exported, start) {
   if (message === 'fetch failed' || NO_NETWORK.includes(error?.code)) {
     return 'the sandbox has no network; the servers of runtime.list_servers() are the way out';
   }
+  if (error?.code === 'ERR_USE_AFTER_CLOSE' && unanswered() !== '') return NOBODY;
   if (typeof error?.path === 'string' && typeof error.syscall === 'string' && !error.syscall.startsWith('spawn')) {
     const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);
     // What is to be written to a folder that isn't there says ENOENT, too.
@@ -88,7 +104,7 @@ function advice(error, servers, exported, start) {
       const copied = `fs.writeFileSync(${quoted(`/tmp/${input.split('/').at(-1)}`)}, fs.readFileSync(${quoted(`/workspace/in/${input}`)}))`;
       return `the operator's files can be read only; copy it first: ${copied}`;
     }
-    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, error.syscall, inSession);
+    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inputs, inSession);
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
     }

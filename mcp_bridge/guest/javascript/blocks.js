@@ -7,13 +7,26 @@ const MAX_DEPTH = 8;
 const MAX_VALUES = 20_000;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 
-const mime = (block) => block.mime_type ?? block.mimeType;
-const body = (block) => block.data ?? block.blob;
+// An object's own property. What is shown may be any object: its getters aren't called, as where it is printed.
+const own = (object, name) => Object.getOwnPropertyDescriptor(object, name)?.value;
 
-// The bytes of a Buffer, another Uint8Array or an ArrayBuffer, as a Buffer; null for anything else.
+const mime = (block) => own(block, 'mime_type') ?? own(block, 'mimeType');
+const body = (block) => own(block, 'data') ?? own(block, 'blob');
+
+// Those of the language, whatever a class puts in their place.
+const [bufferOf, offsetOf, lengthOf] = ['buffer', 'byteOffset', 'byteLength'].map(
+  (name) => Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), name).get,
+);
+
+// The bytes of a Buffer, another Uint8Array or an ArrayBuffer, as a Buffer; null for anything else, also for what has
+// given its bytes away.
 function bytesOf(value) {
-  if (util.types.isUint8Array(value)) return Buffer.from(value.buffer, value.byteOffset, value.byteLength);
-  return util.types.isAnyArrayBuffer(value) ? Buffer.from(value) : null;
+  try {
+    if (util.types.isUint8Array(value)) return Buffer.from(bufferOf.call(value), offsetOf.call(value), lengthOf.call(value));
+    return util.types.isAnyArrayBuffer(value) ? Buffer.from(value) : null;
+  } catch {
+    return null;
+  }
 }
 
 // The decoded size of base64 text in bytes.
@@ -30,9 +43,10 @@ const isImage = (value) => isBlock(value) && IMAGE_TYPES.has(mime(value));
 
 function short() {
   if (!isBlock(this)) return { ...this };
-  const where = typeof this.uri === 'string' ? ` ${this.uri}` : '';
+  const uri = own(this, 'uri');
+  const where = typeof uri === 'string' ? ` ${uri}` : '';
   const how = isImage(this) ? 'display(it) shows it, ' : '';
-  return `<${mime(this)}${where}, ${size(body(this))} bytes; ${how}.${this.data ? 'data' : 'blob'} is its base64>`;
+  return `<${mime(this)}${where}, ${size(body(this))} bytes; ${how}.${own(this, 'data') ? 'data' : 'blob'} is its base64>`;
 }
 
 // A JSON value in which objects with binary data print shortly.
@@ -57,4 +71,4 @@ function shortened(value) {
   return value;
 }
 
-module.exports = { body, bytesOf, isBlock, isImage, mime, shortened, size };
+module.exports = { MAX_DEPTH, MAX_VALUES, body, bytesOf, isBlock, isImage, mime, own, shortened, size };

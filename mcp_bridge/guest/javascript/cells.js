@@ -118,7 +118,7 @@ class Session {
     this.#calls = new CellCalls(channel, () => this.#cell, () => this.#context.getStore());
     this.#inputs = new Inputs(this.#calls);
     if (first.has_inputs) this.#inputs.fetchOnOpen();
-    this.#display = new Display(channel, this.#calls);
+    this.#display = new Display(channel, this.#calls, this.#inputs);
     this.#import = vm.compileFunction('return import(name, options)', ['name', 'options'], { filename: SCRIPT, ...LOADING });
     this.#offer(first.servers);
     this.#modules.offer('');
@@ -371,7 +371,7 @@ class Session {
     if (this.#state === 'failed') return { exit_code: 1, error: this.#described(this.#error) };
     if (this.#state === 'running') {
       return { exit_code: 1, error: this.#described(new NotAwaitedError(
-        'the cell waits for a promise that nothing will settle any more', null,
+        `the cell waits for a promise that nothing will settle any more${output.unanswered()}`, null,
       )) };
     }
     const forgotten = this.#calls.notAwaited();
@@ -388,7 +388,7 @@ class Session {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, this.#start);
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, this.#start, this.#inputs);
     } catch {
       // An object that resists: the error stands alone.
     }

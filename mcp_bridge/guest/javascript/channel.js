@@ -93,8 +93,9 @@ class Channel {
   // Whether answers come from a record: each is acknowledged once the code that waited for it has continued.
   replays = false;
 
-  // Between two cells of a session nothing can be asked for, and the next one is waited for.
-  #isBetween = false;
+  // Before the script, and between two cells of a session, nothing can be asked for, and what is to run is waited for:
+  // it may come in several pieces.
+  #isBetween = true;
   #onStop = () => {};
 
   constructor(onStart) {
@@ -107,7 +108,6 @@ class Channel {
   }
 
   beginCell(execution) {
-    this.#isBetween = false;
     const line = Buffer.from(`>${execution}\n`);
     send(line);
     // An earlier cell may have been interrupted before it had read what it had asked for.
@@ -244,6 +244,7 @@ class Channel {
         reallyExit(BAD_FRAME);
       }
       if (message.method === 'execution.start') {
+        this.#isBetween = false;
         this.#onStart(message.params);
       } else if (message.id !== undefined && this.#settle(message)) {
         setImmediate(() => this.#dispatch());

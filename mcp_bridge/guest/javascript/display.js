@@ -3,12 +3,11 @@
 const fs = require('node:fs/promises');
 const path = require('node:path');
 const util = require('node:util');
-const { body, bytesOf, isBlock, isImage, mime, size } = require('./blocks');
+const { MAX_DEPTH, MAX_VALUES, body, bytesOf, isBlock, isImage, mime, own, size } = require('./blocks');
 const { MCPError } = require('./errors');
 
 const MAX_IMAGE_BYTES = 4 << 20;
 const ARTIFACT_CHUNK_BYTES = 1024 * 1024;
-const MAX_DEPTH = 8;
 
 const MAGIC = [
   [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 'image/png'],
@@ -16,8 +15,9 @@ const MAGIC = [
   [[0x47, 0x49, 0x46, 0x38], 'image/gif'],
 ];
 
-// Whole, as far as may be printed: other bounds hold.
-const SHOWN = { depth: 32, maxArrayLength: null, maxStringLength: null, breakLength: 120, compact: 8 };
+// Whole, as far as may be printed: other bounds hold. That of arrays is for those whose text is much longer than they
+// are, such as 200 MB of bytes.
+const SHOWN = { depth: 32, maxArrayLength: 1_000_000, maxStringLength: null, breakLength: 120, compact: 8 };
 
 const { open } = fs;
 // A dry run has the script's own look at its results.
@@ -29,7 +29,10 @@ const [Timeout, Immediate] = [[setTimeout, clearTimeout], [setImmediate, clearIm
   clear(timer);
   return timer.constructor;
 });
-const isTimer = (value) => !util.types.isProxy(value) && (value instanceof Timeout || value instanceof Immediate);
+const TIMERS = new Set([Timeout.prototype, Immediate.prototype]);
+const isTimer = (value) => (
+  typeof value === 'object' && value !== null && !util.types.isProxy(value) && TIMERS.has(Object.getPrototypeOf(value))
+);
 
 function imageType(bytes) {
   for (const [magic, type] of MAGIC) if (magic.every((byte, at) => bytes[at] === byte)) return type;
@@ -58,20 +61,30 @@ class Shown {
 
 // Replaces an image in the text of the value that contains it.
 class Placeholder extends Shown {
+  #type;
+
   constructor({ type, data }) {
     super(`<${type}, ${size(data)} bytes>`);
+    this.#type = type;
+  }
+
+  // Whether a value is one; `instanceof` would ask a proxy for its prototype.
+  static is(value) {
+    return typeof value === 'object' && value !== null && #type in value;
   }
 }
 
 class Display {
   #channel;
   #calls;
+  #inputs;
   #sent = new Set();
   #documents = 0;
 
-  constructor(channel, calls) {
+  constructor(channel, calls, inputs) {
     this.#channel = channel;
     this.#calls = calls;
+    this.#inputs = inputs;
   }
 
   // Another cell of a session begins: what was shown may be shown again.
@@ -85,7 +98,13 @@ class Display {
     return {
       display: (...values) => this.display(...values),
       progress: (done, total = null, message = null) => this.progress(done, total, message),
-      artifact: (file, name) => this.#calls.begin('artifact', () => this.artifact(file, name), { named: false }),
+      artifact: (file, name) => {
+        const fetch = this.#inputs.fetching(file);
+        return this.#calls.begin('artifact', async () => {
+          await fetch?.();
+          return this.artifact(file, name);
+        }, { named: false });
+      },
     };
   }
 
@@ -94,7 +113,7 @@ class Display {
   display(...values) {
     for (const value of values) {
       let left = this.#extracted(value, (block) => this.#keptBlock(block));
-      if (left instanceof Placeholder) continue;
+      if (Placeholder.is(left)) continue;
       if (left === value) left = this.#tableOrDocument(value);
       process.stdout.write(`${typeof left === 'string' ? left : util.inspect(left, SHOWN)}\n`);
     }
@@ -178,14 +197,14 @@ class Display {
     // `process.on(...)` and `setTimeout(...)` give what tells nobody anything.
     if (value === undefined || value === process || value === globalThis || isTimer(value)) return null;
     const left = this.#extracted(value, () => null);
-    return left instanceof Placeholder ? null : util.inspect(left, SHOWN);
+    return Placeholder.is(left) ? null : util.inspect(left, SHOWN);
   }
 
   // A value with its images replaced, which are shown, and other objects by what `instead` gives for them, if not null.
-  // One without any is returned as it is.
-  #extracted(value, instead, depth = 0) {
+  // One without any is returned as it is. Of a large value a part is searched, and no getter is called.
+  #extracted(value, instead, depth = 0, search = { left: MAX_VALUES }) {
     // One of ours refuses names that it doesn't have.
-    if (util.types.isProxy(value)) return value;
+    if (typeof value !== 'object' || value === null || util.types.isProxy(value)) return value;
     const image = imageOf(value);
     if (image !== null) {
       this.#send(image);
@@ -193,17 +212,21 @@ class Display {
     }
     const other = instead(value);
     if (other !== null) return other;
-    if (depth >= MAX_DEPTH || typeof value !== 'object' || value === null) return value;
-    const isArray = Array.isArray(value);
-    if (!isArray && Object.getPrototypeOf(value) !== Object.prototype) return value;
-    let changed = false;
-    const inner = (item) => {
-      const left = this.#extracted(item, instead, depth + 1);
-      changed ||= !is(left, item);
-      return left;
-    };
-    const made = isArray ? value.map(inner) : Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inner(item)]));
-    return changed ? made : value;
+    if (depth >= MAX_DEPTH) return value;
+    const prototype = Object.getPrototypeOf(value);
+    // The names of a long array's items would take more than it does itself.
+    if (Array.isArray(value) ? value.length > search.left : prototype !== Object.prototype) return value;
+    const changed = new Map();
+    for (const name of Object.keys(value)) {
+      if (--search.left < 0) break;
+      const item = own(value, name);
+      const left = this.#extracted(item, instead, depth + 1, search);
+      if (!is(left, item)) changed.set(name, left);
+    }
+    if (changed.size === 0) return value;
+    const properties = Object.getOwnPropertyDescriptors(value);
+    for (const [name, left] of changed) properties[name].value = left;
+    return Object.setPrototypeOf(Object.defineProperties(Array.isArray(value) ? [] : {}, properties), prototype);
   }
 
   #send({ type, data }) {

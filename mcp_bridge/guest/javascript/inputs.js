@@ -125,6 +125,8 @@ class Inputs {
   #calls;
   #told = new Set();
   #fetchedNames = new Set();
+  #missing = new Set();
+  #isFetching = false;
 
   constructor(calls) {
     this.#calls = calls;
@@ -183,12 +185,13 @@ class Inputs {
   // From now on, have files of the folder fetched when they are opened, or a folder's listed. Also to be written, which
   // the kernel refuses for what is there.
   fetchOnOpen() {
+    this.#isFetching = true;
     for (const name of [
       'openSync', 'readFileSync', 'writeFileSync', 'appendFileSync', 'truncateSync',
       'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync',
     ]) {
       this.#wrap(fs, name, (original, self, args, asked) => {
-        this.#missingAsNone(() => this.#calls.askNow('fetch', asked, lines.current().call()));
+        this.#missingAsNone(asked, () => this.#calls.askNow('fetch', asked, lines.current().call()));
         this.#fetchedNames.add(asked);
         return original.apply(self, args);
       });
@@ -204,6 +207,25 @@ class Inputs {
       ));
     }
     nodeModule.syncBuiltinESMExports();
+  }
+
+  // What fetches the input of a path, as opening it would; null for what is there, or no input. The call has its name
+  // from the line that runs now.
+  fetching(place) {
+    let name = null;
+    try {
+      if (this.#isFetching) name = this.#toFetch(nameIn(place), false);
+    } catch {
+      // To open it says what is wrong with it.
+    }
+    if (name === null) return null;
+    const call = lines.current().call();
+    return () => this.#fetched(name, call);
+  }
+
+  // Whether there is no such file of the operator's, as far as is known: nothing was asked about most names.
+  isMissing(name) {
+    return !this.#isFetching || this.#missing.has(plainName(name));
   }
 
   #wrap(owner, name, fetched) {
@@ -235,24 +257,24 @@ class Inputs {
     return isListing && isPart && !isWhole ? name : null;
   }
 
-  #fetched(name) {
-    const call = lines.current().call();
+  #fetched(name, call = lines.current().call()) {
     return lines.apart(async () => {
       try {
         await this.#fetch(name, call);
       } catch (error) {
-        this.#missingAsNone(() => {
+        this.#missingAsNone(name, () => {
           throw error;
         });
       }
     });
   }
 
-  #missingAsNone(action) {
+  #missingAsNone(name, action) {
     try {
       action();
     } catch (error) {
       if (!MISSING.has(error.code)) throw error;
+      this.#missing.add(name);
     }
   }
 }

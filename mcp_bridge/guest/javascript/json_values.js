@@ -4,6 +4,8 @@
 const MAX_DEPTH = 64;
 const MAX_VALUES = 500_000;
 const CONTAINER_WEIGHT = 3;
+// The host reads no integer of more digits: see `MAX_DIGITS` of `wire/jsonrpc`.
+const MAX_DIGITS = 4300;
 
 const { isRawJSON, parse: parseJson, rawJSON } = JSON;
 const { types } = require('node:util');
@@ -26,6 +28,15 @@ const ADVICE = {
 
 function notJson(why) {
   return new LocalError('not_json', `the value can't be written as JSON: ${why}`);
+}
+
+let tooLong = null;
+
+// The digits of a BigInt. Throws LocalError.
+function digitsOf(value) {
+  tooLong ??= 10n ** BigInt(MAX_DIGITS);
+  if (value >= tooLong || value <= -tooLong) throw notJson(`an integer of more than ${MAX_DIGITS} digits; write it as text`);
+  return rawJSON(value.toString());
 }
 
 // A value as JSON can hold it: a copy in which a Date is text, a Set an array, a Map an object, a BigInt its digits.
@@ -57,7 +68,7 @@ function encodable(value) {
         // Its point and its exponent weigh one each.
         if (!Number.isSafeInteger(value)) count(2);
         return value;
-      case 'bigint': return rawJSON(value.toString());
+      case 'bigint': return digitsOf(value);
       case 'undefined': return null;
       case 'function':
         // The host knows it by that.
@@ -130,7 +141,7 @@ function told(value) {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'an array';
   if (typeof value === 'string') return `'${value.slice(0, 40)}'`;
-  if (isNumber(value)) return `${digits(value)}`;
+  if (isNumber(value)) return `${digits(value)}`.slice(0, 40);
   return typeof value === 'object' ? 'an object' : `${value}`;
 }
 

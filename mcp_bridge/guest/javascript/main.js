@@ -26,6 +26,7 @@ class Execution {
   #start;
   #calls;
   #display;
+  #inputs;
   #servers;
   #modules;
   #value;
@@ -40,13 +41,13 @@ class Execution {
     channel.replays = start.replays === true;
     this.#calls = new Calls(channel);
     this.#servers = new Servers(this.#calls, start.servers);
-    this.#display = new Display(channel, this.#calls);
+    this.#inputs = new Inputs(this.#calls);
+    this.#display = new Display(channel, this.#calls, this.#inputs);
   }
 
   run() {
     const runtime = new Runtime(this.#calls, this.#servers);
-    const inputs = new Inputs(this.#calls);
-    const functions = runtime.functions({ ...waits.functions(this.#calls), ...inputs.functions() });
+    const functions = runtime.functions({ ...waits.functions(this.#calls), ...this.#inputs.functions() });
     const shown = this.#display.functions();
     const module = runtime.module(functions);
     this.#modules = new Modules(this.#servers, module, functions, shown, this.#calls);
@@ -58,7 +59,7 @@ class Execution {
       this.#fail(error);
       return;
     }
-    if (this.#start.has_inputs) inputs.fetchOnOpen();
+    if (this.#start.has_inputs) this.#inputs.fetchOnOpen();
     if (this.#start.is_dry) planned.prepare((error) => this.#endDry(error));
     lines.follow();
     this.#modules.offer(text);
@@ -132,7 +133,7 @@ class Execution {
     if (this.#hasLeft) return { exit_code: code };
     if (this.#state === 'running') {
       return { exit_code: 1, error: this.#described(new NotAwaitedError(
-        'the script waits for a promise that nothing will settle any more', null,
+        `the script waits for a promise that nothing will settle any more${output.unanswered()}`, null,
       )) };
     }
     const forgotten = this.#calls.notAwaited();
@@ -149,7 +150,7 @@ class Execution {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules?.exported ?? {}, this.#start);
+      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules?.exported ?? {}, this.#start, this.#inputs);
     } catch {
       // An object that resists: the error stands alone.
     }

@@ -1,9 +1,30 @@
 'use strict';
 // Standard output and error: written to descriptors 1 and 2 at once, in order with each other and with what is shown.
+// Standard input is Node's, and empty: that the script has looked for something there is told.
 const { Writable } = require('node:stream');
 const { writeAll } = require('./channel');
 
+let isStdinUsed = false;
+
+// What is said of a script that waits for ever, after it has looked at standard input; otherwise nothing.
+function unanswered() {
+  return isStdinUsed ? '; if for an answer on standard input: nobody can answer here, so put the value into the script' : '';
+}
+
+function followInput() {
+  const { get } = Object.getOwnPropertyDescriptor(process, 'stdin');
+  Object.defineProperty(process, 'stdin', {
+    configurable: true,
+    enumerable: true,
+    get() {
+      isStdinUsed = true;
+      return get.call(process);
+    },
+  });
+}
+
 function follow(channel) {
+  followInput();
   let current = 1;
   const stream = (fd) => {
     const made = new Writable({
@@ -33,4 +54,4 @@ function follow(channel) {
   }
 }
 
-module.exports = { follow };
+module.exports = { follow, unanswered };

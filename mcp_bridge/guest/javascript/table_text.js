@@ -3,6 +3,7 @@
 // aligned. Fractions have six decimals at most, or six digits where they are small; in full where different values of a
 // column would look the same, or one would look like a whole number.
 const util = require('node:util');
+const { own } = require('./blocks');
 
 const MAX_ROWS = 50;
 const MAX_COLUMNS = 20;
@@ -16,23 +17,38 @@ const SCALARS = new Set(['string', 'number', 'boolean', 'bigint', 'undefined']);
 function isRow(row) {
   if (typeof row !== 'object' || row === null || util.types.isProxy(row)) return false;
   if (![Object.prototype, null].includes(Object.getPrototypeOf(row))) return false;
-  const values = Object.values(row);
-  return values.length > 0 && values.every((value) => value === null || SCALARS.has(typeof value));
+  const names = Object.keys(row);
+  return names.length > 0 && names.every((name) => isCell(Object.getOwnPropertyDescriptor(row, name)));
+}
+
+// Whether a property is a text, a number or the like; a getter isn't called.
+const isCell = (property) => 'value' in property && (property.value === null || SCALARS.has(typeof property.value));
+
+// The items of an array; null if one of them is no row. An array may have billions of places and nothing in them.
+function rowsOf(array) {
+  const rows = [];
+  for (let at = 0; at < array.length; at += 1) {
+    const row = own(array, at);
+    if (!isRow(row)) return null;
+    rows.push(row);
+  }
+  return rows;
 }
 
 // A table as compact text: an array of two or more objects whose values are texts, numbers and the like; null for
 // anything else. Arrays that print in a way of their own aren't looked at.
 function table(value) {
   if (!Array.isArray(value) || value.length < 2 || value[util.inspect.custom] !== undefined) return null;
-  if (!Array.from(value).every(isRow)) return null;
+  const all = rowsOf(value);
+  if (all === null) return null;
   const names = new Set();
-  for (const row of value) for (const name of Object.keys(row)) names.add(name);
+  for (const row of all) for (const name of Object.keys(row)) names.add(name);
   const columns = [...names];
   const shown = columns.slice(0, MAX_COLUMNS);
-  const rows = value.length <= MAX_ROWS ? value : [...value.slice(0, HALF), ...value.slice(-HALF)];
+  const rows = all.length <= MAX_ROWS ? all : [...all.slice(0, HALF), ...all.slice(-HALF)];
   const numbers = shown.map((name) => numberText(rows.map((row) => row[name])));
   const cells = rows.map((row) => shown.map((name, at) => (Object.hasOwn(row, name) ? text(row[name], numbers[at]) : '')));
-  return aligned(shown.map((name) => text(name)), cells, { rows: value.length, columns: columns.length });
+  return aligned(shown.map((name) => text(name)), cells, { rows: all.length, columns: columns.length });
 }
 
 // What gives the text of each number of a column, so that it is short and no other's.
