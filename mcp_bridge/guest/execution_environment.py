@@ -143,7 +143,12 @@ class ExecutionEnvironment:
         start = self.start
         kept = [name for name in sys.modules["__main__"].__dict__ if isinstance(name, str)] if start.cell else None
         world = script_environment.World(
-            start.code, start.servers, self._modules.known_tools, SITE_PACKAGES, kept, runs_both=start.runs_both
+            start.code.removeprefix(runner.BYTE_ORDER_MARK),
+            start.servers,
+            self._modules.known_tools,
+            SITE_PACKAGES,
+            kept,
+            runs_both=start.runs_both,
         )
         advice.add_to(exc, world)
 

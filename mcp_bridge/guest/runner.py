@@ -9,6 +9,8 @@ import types
 
 from mcp_bridge.wire.annotations import Any, Callable, NamedTuple
 
+BYTE_ORDER_MARK = "\ufeff"
+
 FILENAME = "<script>"
 CELL_PREFIX = "<cell "
 """Begins the file name of a session's cell, which has its number."""
@@ -56,7 +58,7 @@ class Source:
     """The line of the expression whose value is shown."""
 
     def __init__(self, code: str, filename: str = FILENAME) -> None:
-        self.code = code.removeprefix("\ufeff")
+        self.code = code.removeprefix(BYTE_ORDER_MARK)
         self.filename = Source.running = filename
         Source.last_line = None
 

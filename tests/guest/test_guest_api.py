@@ -1077,3 +1077,5 @@ async def test_a_byte_order_mark_before_code_is_dropped(sandboxes):
     record = await sandboxes.run("\ufeffprint(6 * 7)\n1/0")
     assert (record.stdout, record.error["type"], record.error["line"]) == (b"42\n", "ZeroDivisionError", 2)
     assert (await sandboxes.run("\ufeff6*7")).value == "42"
+    failed = await sandboxes.run("\ufeffimport json\njson.loads({'a': 1})")
+    assert "without `json.loads`" in failed.error["message"]
