@@ -181,7 +181,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Answer with `mcp-bridge approvals` or in the viewer, then run the script again with its idempotency key.",
             _SCRIPT | _CLIENT | _COMMAND),
         "bad_code": Description(
-            "The code is not Unicode text: it holds a lone surrogate.",
+            "The code is not Unicode text: it holds a lone surrogate, or its file is not in UTF-8, or not in the "
+            "encoding that it names (PEP 263).",
             "Send the code as UTF-8 text.", exit_status=2),
         "bad_key": Description(
             "An idempotency key is too long or not printable, or text that should be a public key is not one.",
@@ -252,7 +253,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The bridge is still being opened, so nothing was run.",
             "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT | _VIEWER),
         "out_of_memory": Description(
-            "The script used more memory than its sandbox has.",
+            "The script used more memory than its sandbox has. The kernel has ended it, and the message says so; or it "
+            "ended with a `MemoryError` (in JavaScript, by its heap), which is the script's own word.",
             "Work in smaller parts, or raise `memory`."),
         "output_limit": Description(
             "The script printed more than `max_output_size`.",
@@ -912,7 +914,9 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group("The ledger on disk",
         "Why the record of executions can't be used or written. Without it nothing is done.",
         _CLIENT | _COMMAND, {
-        "bad_text": Description("A text holds a lone surrogate.", "Send Unicode text.", _CLIENT | _VIEWER),
+        "bad_text": Description(
+            "A text holds a lone surrogate, half of a pair such as that of an emoji.",
+            "Send Unicode text.", _CLIENT | _VIEWER),
         "clock_is_right": Description(
             "The clock is not behind the last entry, so there is nothing to accept.",
             "Nothing.", _COMMAND),

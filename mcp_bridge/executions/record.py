@@ -16,7 +16,7 @@ Status = Literal[
     "error",  # an uncaught exception, or code that doesn't compile
     "exit",  # sys.exit with another code
     "timeout",  # the script's own time, or the bound on the whole, is up
-    "out_of_memory",  # killed by the kernel for its memory, or an uncaught MemoryError (ENOMEM too)
+    "out_of_memory",  # killed by the kernel for its memory; or, as the guest says, an uncaught MemoryError or ENOMEM
     "killed",  # the interpreter ended without a report: a signal, os._exit
     "channel_closed",  # the guest closed its end, or fell silent
     "sandbox_lost",  # its sandbox was ended from outside, also when it was run again

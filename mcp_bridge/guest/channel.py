@@ -423,9 +423,9 @@ class Channel:
 def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
     """The line of a request, with Python values converted to JSON."""
     try:
-        return jsonrpc.encode(jsonrpc.Request(number, method, body))
+        return _encoded(number, method, body)
     except LocalMessageError as exc:
-        if exc.code != "not_json":
+        if exc.code != "not_json" or isinstance(exc, _TwoKeysError):
             raise
         from mcp_bridge.guest.values.json_equivalents import plain
 
@@ -435,7 +435,50 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
             raise exc from None
         except TypeError as told:
             raise LocalMessageError(exc.code, f"the value can't be written as JSON: {told}") from None
-        return jsonrpc.encode(jsonrpc.Request(number, method, made))
+        return _encoded(number, method, made)
+
+
+class _TwoKeysError(LocalMessageError):
+    """A dict has two keys that are one name in JSON. Nothing that the value is converted to would have both."""
+
+
+def _encoded(number: int, method: str, body: dict[str, Any]) -> bytes:
+    line = jsonrpc.encode(jsonrpc.Request(number, method, body))
+    # Encoded first: what contains itself is refused by then.
+    waiting: list[Any] = [body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            for key in node:
+                if type(key) is not str:
+                    _check_names(node)
+                    break
+            node = node.values()
+        waiting += [child for child in node if isinstance(child, (dict, list, tuple))]
+    return line
+
+
+def _check_names(members: dict[Any, Any]) -> None:
+    """Check that no two keys of a dict become one name: the later value alone would arrive.
+
+    Raises:
+        LocalMessageError: Two do.
+    """
+    known: dict[str, Any] = {}
+    words = {True: "true", False: "false", None: "null"}
+    for key in members:
+        if isinstance(key, str):
+            name = str.__str__(key)
+        elif key is None or isinstance(key, bool):
+            name = words[key]
+        else:
+            name = int.__repr__(key) if isinstance(key, int) else float.__repr__(key)
+        if name in known:
+            raise _TwoKeysError(
+                "not_json",
+                f"a dict has the keys {known[name]!r} and {key!r}, which are one name in JSON; write keys as text",
+            )
+        known[name] = key
 
 
 def named(params: Any) -> Any:

@@ -227,7 +227,7 @@ class Display:
             except Exception:  # noqa: BLE001  (as in `_without_document`)
                 text = None
             left = value if text is None else Shown(text)
-        return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
+        return None if isinstance(left, ImagePlaceholder) else cut(printable(_text(left)), self.max_value)
 
     def show_figures(self) -> None:
         """Display matplotlib's open figures and close them, as a notebook does at the end of a cell.
@@ -284,6 +284,18 @@ class Display:
 
         savefig.unfollowed = plain  # type: ignore[attr-defined]
         figures.savefig = savefig
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError as exc:
+        if "integer string conversion" in str(exc):
+            exc.add_note(
+                "It is in the value of the last expression: end with hex(...) of it, or write "
+                "`import sys; sys.set_int_max_str_digits(0)` before."
+            )
+        raise
 
 
 _NO_REPR: Any = object.__repr__

@@ -4,7 +4,7 @@ import _thread
 import os
 import sys
 
-from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
+from mcp_bridge.guest import call_ids, not_awaited, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.mcp_package import Modules
@@ -93,7 +93,14 @@ class ExecutionEnvironment:
         """The callbacks around the code."""
         self.shower.max_value = self.start.max_value_bytes
         unawaited = self.calls.unawaited
-        hooks = runner.Hooks(self._show, unawaited.check_awaited, unawaited.report_unfinished, self._advise, _repair)
+        hooks = runner.Hooks(
+            self._show,
+            unawaited.check_awaited,
+            unawaited.report_unfinished,
+            not_awaited.report_failed_tasks,
+            self._advise,
+            _repair,
+        )
         if not self.start.is_dry:
             return hooks
         # Imported late, with a part of the library: few runs are dry.
@@ -136,7 +143,12 @@ class ExecutionEnvironment:
         start = self.start
         kept = [name for name in sys.modules["__main__"].__dict__ if isinstance(name, str)] if start.cell else None
         world = script_environment.World(
-            start.code, start.servers, self._modules.known_tools, SITE_PACKAGES, kept, runs_both=start.runs_both
+            start.code.removeprefix(runner.BYTE_ORDER_MARK),
+            start.servers,
+            self._modules.known_tools,
+            SITE_PACKAGES,
+            kept,
+            runs_both=start.runs_both,
         )
         advice.add_to(exc, world)
 

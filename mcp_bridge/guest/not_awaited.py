@@ -1,4 +1,7 @@
-"""Calls that a script wrote without `await`: they never ran, which is an error and not a silent success."""
+"""Calls that a script wrote without `await`: they never ran, which is an error and not a silent success.
+
+And tasks that nobody has awaited: one that has not ended, and one that has failed, are named on standard error.
+"""
 
 import _thread
 import sys
@@ -18,6 +21,10 @@ class NotAwaitedError(MCPError):
 
 
 NotAwaitedError.__module__ = "mcp"
+
+
+MAX_FAILED_TASKS = 5
+"""Failed tasks that are reported each; the number of further ones is."""
 
 
 class UnawaitedCalls:
@@ -83,11 +90,9 @@ class UnawaitedCalls:
 
     def report_unfinished(self, tasks: Any) -> None:
         """Report tasks that are about to be cancelled because the script has ended."""
-        for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
-            coroutine = task.get_coro()
-            shown = coroutine.shown if isinstance(coroutine, PendingCall) else getattr(coroutine, "__qualname__", "?")
+        for task in sorted(tasks, key=_by_name):
             print(  # noqa: T201
-                f"the task of {shown}(...) had not ended when the script did, and was cancelled; "
+                f"the task of {_shown(task)}(...) had not ended when the script did, and was cancelled; "
                 "keep the task and write: await task",
                 file=sys.stderr,
             )
@@ -97,6 +102,54 @@ class UnawaitedCalls:
         for shown, line in self._unawaited.values():
             return _not_awaited(shown, line)
         return None
+
+
+def report_failed_tasks() -> None:
+    """Report each failed task whose exception nobody has retrieved, once, as asyncio does when one is collected.
+
+    A task in a global is never collected: the interpreter ends before.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
+    # Whichever loop they were of, and however they were made.
+    failed = [one for one in _tasks(asyncio.tasks) if one._log_traceback]  # noqa: SLF001
+    failed.sort(key=_by_name)
+    for count, task in enumerate(failed):
+        # Retrieves it: it is reported no second time.
+        failure = task.exception()
+        handler = task.get_loop().get_exception_handler()
+        message = "Task exception was never retrieved"
+        if handler is not None:
+            task.get_loop().call_exception_handler({"message": message, "exception": failure, "task": task})
+        # What ends the interpreter has ended the script, too.
+        elif isinstance(failure, Exception) and count < MAX_FAILED_TASKS:
+            print(  # noqa: T201
+                f"{message}: the task of {_shown(task)}(...)\n{runner.describe(failure)['traceback']}", file=sys.stderr
+            )
+    if len(failed) > MAX_FAILED_TASKS:
+        print(f"{len(failed) - MAX_FAILED_TASKS} more tasks have failed", file=sys.stderr)  # noqa: T201
+
+
+def _tasks(library: Any) -> list[Any]:
+    """All tasks that there are, also those that have ended, which `asyncio.all_tasks` leaves out."""
+    # Their weak set has another name in 3.11.
+    known = getattr(library, "_scheduled_tasks", getattr(library, "_all_tasks", None))
+    if sys.version_info < (3, 14) and known is not None:
+        return list(known)
+    import gc
+
+    return [one for one in gc.get_objects() if type(one) in {library.Task, library._PyTask}]  # noqa: SLF001
+
+
+def _by_name(task: Any) -> tuple[int, str]:
+    return len(task.get_name()), task.get_name()
+
+
+def _shown(task: Any) -> str:
+    """How the script wrote a task's coroutine, up to the parenthesis."""
+    coroutine = task.get_coro()
+    return coroutine.shown if isinstance(coroutine, PendingCall) else getattr(coroutine, "__qualname__", "?")
 
 
 def _is_unstarted(coroutine: Any) -> bool:

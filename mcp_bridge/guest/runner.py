@@ -9,6 +9,8 @@ import types
 
 from mcp_bridge.wire.annotations import Any, Callable, NamedTuple
 
+BYTE_ORDER_MARK = "\ufeff"
+
 FILENAME = "<script>"
 CELL_PREFIX = "<cell "
 """Begins the file name of a session's cell, which has its number."""
@@ -45,16 +47,20 @@ class Source:
     """The script's text, in the form of a module loader.
 
     Args:
-        code: The text.
+        code: The text. A byte order mark is dropped, as Python drops that of a file.
         filename: What its code objects have as their file: in a session, functions of earlier cells are told apart.
     """
 
     running = FILENAME
     """The file name of the script, or of the cell, that runs."""
 
+    last_line: int | None = None
+    """The line of the expression whose value is shown."""
+
     def __init__(self, code: str, filename: str = FILENAME) -> None:
-        self.code = code
+        self.code = code.removeprefix(BYTE_ORDER_MARK)
         self.filename = Source.running = filename
+        Source.last_line = None
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
         """The script's text."""
@@ -102,6 +108,7 @@ def compile_script(
         rewrite(tree)
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = tree.body[-1]
+        Source.last_line = last.lineno
         place: Any = {
             "lineno": last.lineno,
             "col_offset": last.col_offset,
@@ -131,6 +138,7 @@ class Hooks(NamedTuple):
         show: Returns the text form of the last value.
         before_end: Called after the code, before the outcome is determined.
         left: Called with the unfinished tasks before they are cancelled.
+        ended: Called once tasks and threads have ended, before `before_end`, and after a failure too.
         advise: Called with an exception of the script, to add notes to it.
         repair: Called with code that doesn't compile, and the error. Returns the syntax tree of the code that was
             meant, if that is plain (code in a fence, or indented as a whole), or None.
@@ -140,6 +148,7 @@ class Hooks(NamedTuple):
     show: Callable[[Any], str | None]
     before_end: Callable[[], None]
     left: Callable[[set[Any]], None]
+    ended: Callable[[], None]
     advise: Callable[[BaseException], None]
     repair: Callable[[str, SyntaxError], Any]
     rewrite: Callable[[Any], None] | None = None
@@ -164,10 +173,11 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
         end_of_fork(outcome)
     # As at the interpreter's exit, threads continue after an exception too.
     ended = guarded(_end_threads)
+    guarded(hooks.ended)
     if outcome == WELL:
         outcome = ended if ended != WELL else guarded(hooks.before_end)
     if outcome == WELL:
-        outcome = guarded(lambda: hooks.show(module.__dict__.pop(VALUE_NAME, None)))
+        outcome = shown(hooks, module.__dict__.pop(VALUE_NAME, None))
     else:
         # Open figures are shown of a failure, too: functions at exit close them.
         guarded(lambda: hooks.show(None))
@@ -191,6 +201,20 @@ def guarded(action: Callable[[], str | None], advise: Callable[[BaseException], 
             except BaseException:  # noqa: BLE001, S110  (no memory left, or objects that resist: the error stands alone)
                 pass
         return Outcome(1, error=describe(exc))
+
+
+def shown(hooks: Hooks, value: Any) -> Outcome:
+    """The outcome of code that has ended well: the text form of its value. What fails at that is at its line."""
+
+    def show() -> str | None:
+        try:
+            return hooks.show(value)
+        except Exception as exc:
+            if getattr(exc, "line", None) is None:
+                exc.line = Source.last_line  # type: ignore[attr-defined]
+            raise
+
+    return guarded(show)
 
 
 def _execute(compiled: types.CodeType, namespace: dict[str, Any], left: Callable[[set[Any]], None]) -> None:

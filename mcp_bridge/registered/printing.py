@@ -2,7 +2,7 @@
 
 This covers Python's own `sys.stdout`, in tools on the event loop and in their threads. It doesn't cover threads that a
 tool starts itself (they inherit no context before Python 3.14), child processes, and C code, which write to descriptor
-1. The MCP server redirects that descriptor as well (`server/stdio.py`).
+1. The MCP server redirects that descriptor as well (`server/messages/stdio.py`).
 """
 
 from __future__ import annotations

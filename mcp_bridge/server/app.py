@@ -40,11 +40,11 @@ from mcp_bridge.server.answers.structured_content import add_record, add_refusal
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.ending_signals import terminations
+from mcp_bridge.server.messages.stdio import stdio_transport
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.request_telemetry import RequestTelemetry
-from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.tool_description import (
     LANGUAGES,
     TOOL,

@@ -494,7 +494,7 @@ class ExecutionFinish(NamedTuple):
     """The script has ended. Result `{}`: the host has received everything, and the guest may exit.
 
     `value` is the text form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`, and
-    `out_of_memory: true` if memory was exhausted.
+    `out_of_memory: true` if memory was exhausted, which is the guest's word: what the kernel killed sends nothing.
     """
 
     exit_code: int

@@ -24,6 +24,7 @@ from mcp_bridge import __version__, cli, escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, log_file, showing
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
+from mcp_bridge.cli.commands.run import read_script
 from mcp_bridge.downstream.configuration.client_file_reading import Problem
 from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -318,6 +319,14 @@ def test_the_fast_way_in_is_for_no_arguments_and_serve_alone(monkeypatch):
 # --- bad input ---
 
 
+def test_a_script_in_python_is_in_the_encoding_that_it_names(tmp_path):
+    latin, wide = tmp_path / "latin.py", tmp_path / "wide.js"
+    latin.write_bytes(b"#!/usr/bin/python\n# -*- coding: latin-1 -*-\nprint('caf\xe9')\n")
+    assert read_script(str(latin), None).endswith("print('caf\xe9')\n")
+    wide.write_bytes("// coding: latin-1\n'\xe9'".encode())
+    assert read_script(str(wide), None, "javascript").endswith("'\xe9'")
+
+
 def test_a_script_that_is_none_is_a_usage_error(setup):
     binary = setup.home / "binary"
     binary.write_bytes(b"\x7fELF\xff\xfe")
@@ -325,8 +334,12 @@ def test_a_script_that_is_none_is_a_usage_error(setup):
     empty.write_bytes(b"")
     says(setup.invoke("run", "nowhere.py"), 2, "script_missing", "nowhere.py", "No such file")
     says(setup.invoke("run", str(setup.home)), 2, "script_missing", "directory")
-    says(setup.invoke("run", str(binary)), 2, "script_missing", "not UTF-8")
-    says(setup.invoke("run", "-", stdin=b"\xff"), 2, "script_missing", "not UTF-8")
+    says(setup.invoke("run", str(binary)), 2, "bad_code", "not UTF-8")
+    says(setup.invoke("run", "-", stdin=b"\xff"), 2, "bad_code", "not UTF-8")
+    (setup.home / "ascii.py").write_bytes(b"# coding: ascii\n'\xe9'\n")
+    says(setup.invoke("run", "ascii.py"), 2, "bad_code", "not ASCII text")
+    (setup.home / "unknown.py").write_bytes(b"#!python\n# coding: nothing\n")
+    says(setup.invoke("run", "unknown.py"), 2, "bad_code", "unknown encoding: nothing", "PEP 263")
     says(setup.invoke("run", str(empty)), 2, "empty_code")
     says(setup.invoke("run", "-c", "1", str(binary)), 2, "script_missing", "not both")
     says(setup.invoke("run", "-c", "1", "--timeout", "0"), 2, "bad_timeout")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 from typing import Annotated
 
@@ -547,11 +548,22 @@ async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_a
         assert not any("caf" in line for line in tail), "it may be for nobody else"
 
 
-@pytest.mark.parametrize("text", ["a SURROGATE", "a QUOTE b"])
-async def test_an_answer_that_is_no_message_fails_its_call_at_once_and_no_other(text):
-    async with Fleet([faulty("encoding")]) as fleet:
-        assert (await failure(fleet, "faulty", "echo", {"text": text})).code == "bad_result"
+@pytest.mark.parametrize(
+    ("text", "placed"),
+    [("a QUOTE b", ""), *product(["a SURROGATE", "HUGE", "DEEP"], ["", "id-inside", "id-as-text"])],
+)
+async def test_an_answer_that_is_no_message_fails_its_call_at_once_and_no_other(text, placed):
+    async with Fleet([faulty("encoding", placed)]) as fleet:
+        code = (await failure(fleet, "faulty", "echo", {"text": text})).code
+        assert code == ("result_too_large" if text == "DEEP" else "bad_result")
         assert await value(fleet, "faulty", "echo", {"text": "still here"}) == "still here"
+
+
+async def test_a_list_that_is_no_message_fails_the_server_at_once_and_says_why():
+    async with Fleet([faulty("encoding", "list", call_timeout=50.0)]) as fleet:
+        with anyio.fail_after(20):
+            error = await failure(fleet, "faulty", "echo", {"text": "x"})
+        assert "no JSON-RPC message" in str(error)
 
 
 async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():

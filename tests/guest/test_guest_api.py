@@ -977,3 +977,105 @@ async def test_objects_that_resist_take_no_harm_from_advice(sandboxes):
             record = await bridge.run(code)
             assert record.status == "error", code
             assert said in record.error["traceback"], (code, record.error)
+
+
+# --- failed tasks ---
+
+NEVER_RETRIEVED = "Task exception was never retrieved: the task of "
+
+KEPT_TASKS = {
+    "a call of a tool, in a global": """
+import asyncio
+from mcp.servers import faulty
+async def work(): await faulty.refuse()
+async def main():
+    global task
+    task = asyncio.create_task(work())
+    await asyncio.wait([task])
+await main()
+""",
+    "in a list": """
+import asyncio
+async def work(): raise ValueError("no, I will not")
+tasks = [asyncio.create_task(work())]
+await asyncio.wait(tasks)
+""",
+    "by asyncio.run": """
+import asyncio
+async def work(): raise ValueError("no, I will not")
+async def main():
+    global task
+    task = asyncio.create_task(work())
+    await asyncio.wait([task])
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("code", KEPT_TASKS.values(), ids=KEPT_TASKS)
+async def test_a_task_that_failed_and_that_nobody_asked_is_named_at_the_end_of_a_success(sandboxes, code):
+    record = await sandboxes.run(code, faulty())
+    assert record.status == "success"
+    told = record.stderr.decode()
+    assert told.startswith(f"{NEVER_RETRIEVED}work(...)\nTraceback (most recent call last):\n")
+    assert told.endswith("no, I will not\n")
+    assert "mcp_bridge" not in told
+
+
+async def test_only_tasks_that_nobody_asked_are_named_few_of_many_and_as_the_loops_handler_has_it(sandboxes):
+    many = """
+import asyncio
+async def work(number): raise ValueError(number)
+tasks = [asyncio.create_task(work(number)) for number in range(12)]
+await asyncio.wait(tasks)
+tasks[0].exception()
+try:
+    await tasks[1]
+except ValueError:
+    pass
+await asyncio.gather(work(12), return_exceptions=True)
+"""
+    told = (await sandboxes.run(many)).stderr.decode()
+    assert re.findall(r"^ValueError: (\d+)$", told, re.MULTILINE) == ["2", "3", "4", "5", "6"]
+    assert told.endswith("5 more tasks have failed\n")
+    handled = """
+import asyncio
+asyncio.get_running_loop().set_exception_handler(lambda loop, about: print(about["message"], about["exception"]))
+async def work(): raise ValueError(1)
+task = asyncio.create_task(work())
+await asyncio.wait([task])
+"""
+    record = await sandboxes.run(handled)
+    assert (printed(record), record.stderr) == ("Task exception was never retrieved 1\n", b"")
+
+
+async def test_a_dict_whose_keys_become_one_name_is_an_error_of_its_call_and_other_keys_are_sent(sandboxes):
+    code = """
+import datetime
+from mcp.servers import echoing
+for value in ({1: 1, "1": 2}, [{"x": ({True: 1, "true": datetime.date(2020, 1, 1)},)}], {None: 1, "null": 2}):
+    try:
+        await echoing.echo(value=value)
+    except Exception as error:
+        print(error.code, error)
+print(await echoing.echo(value={1: 1, "2": 2, True: 1, 1.5: {}}))
+"""
+    anything = echoing(tool("echo", {"value": {}}), name="echoing")
+    out = lines(await sandboxes.run(code, anything))
+    assert [line.split(" ")[0] for line in out[:3]] == ["not_json"] * 3
+    assert "a dict has the keys 1 and '1', which are one name in JSON" in out[0]
+
+
+async def test_what_fails_in_showing_the_last_value_has_its_line_and_a_way_out(sandboxes):
+    record = await sandboxes.run("x = 1\n\n10**5000")
+    assert (record.status, record.error["line"]) == ("error", 3)
+    assert "sys.set_int_max_str_digits(0)" in record.error["message"]
+    assert "hex(" in record.error["message"]
+
+
+async def test_a_byte_order_mark_before_code_is_dropped(sandboxes):
+    record = await sandboxes.run("\ufeffprint(6 * 7)\n1/0")
+    assert (record.stdout, record.error["type"], record.error["line"]) == (b"42\n", "ZeroDivisionError", 2)
+    assert (await sandboxes.run("\ufeff6*7")).value == "42"
+    failed = await sandboxes.run("\ufeffimport json\njson.loads({'a': 1})")
+    assert "without `json.loads`" in failed.error["message"]

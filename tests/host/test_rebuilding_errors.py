@@ -4,6 +4,7 @@ import time
 
 import anyio
 import pytest
+from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 
@@ -50,6 +51,20 @@ async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_e
         stored = await bridge.bridge.lifecycle.stored(first.execution, "local")
         replayed = await bridge.bridge.replay_execution(stored)
         assert (replayed.agrees, replayed.difference.what) == (False, "error")
+
+
+async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run("1", session="s")
+        until = time.time() + 5
+        code = f"import time\nfrom mcp.servers import faulty\nif time.time() > {until}: await faulty.echo(text='late')"
+        assert (await bridge.run(code, session="s")).status == "success"
+        await anyio.sleep(until + 0.1 - time.time())
+        put_away(bridge)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("1", session="s")
+        assert "isn't in the record: faulty.echo with {'text': 'late'}" in caught.value.message
+        assert "None" not in caught.value.message
 
 
 LONG = {

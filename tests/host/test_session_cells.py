@@ -52,6 +52,19 @@ async def refused(run, code, **options):
     return caught.value
 
 
+async def test_a_failed_task_is_named_by_its_own_cell_and_once(sandboxes):
+    async with opened(sandboxes) as cells:
+        first = await cells(
+            "import asyncio\nasync def work(): raise ValueError(7)\n"
+            "task = asyncio.create_task(work())\nawait asyncio.wait([task])"
+        )
+        assert first.status == "success"
+        assert b"ValueError: 7" in first.stderr
+        second = await cells("await asyncio.sleep(0)")
+        assert (second.status, second.stderr) == ("success", b"")
+        assert (await cells("await task")).error["type"] == "ValueError"
+
+
 async def test_names_functions_classes_imports_open_objects_and_files_stay(sandboxes):
     async with opened(sandboxes) as cells:
         await cells(

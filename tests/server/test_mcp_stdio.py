@@ -28,9 +28,10 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.sandbox.oci.engine import SUPERVISOR_LABEL
-from mcp_bridge.server import stdio
 from mcp_bridge.server.answers import render
 from mcp_bridge.server.app import build_server
+from mcp_bridge.server.messages import stdio
+from mcp_bridge.server.messages.decoding import decode
 from mcp_bridge.settings import Settings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
@@ -404,6 +405,110 @@ await faulty.echo("x")
         assert all(json.loads(line)["jsonrpc"] == "2.0" for line in wire.lines)
         wire.process.stdin.close()
         assert await wire.ended(10) == 0
+
+
+def _call_text(arguments, number="2", more=""):
+    """A call of run_python as it goes over the wire, its arguments given as JSON."""
+    params = f'{{"name":"run_python","arguments":{arguments}{more}}}'
+    return f'{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{params}}}'
+
+
+MODERN = json.dumps(
+    {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "a-test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+)
+
+UNREADABLE = {
+    "a huge integer": (_call_text(f'{{"code":"1","timeout":{"9" * 5000}}}'), -32700, 2),
+    "deep": (_call_text(f'{{"code":"1","x":{"[" * 3000}{"]" * 3000}}}'), -32700, 2),
+    "not UTF-8": (_call_text('{"code":"\udcff"}', '"an \\u0069d"'), -32700, "an id"),
+    "the id last": ('{"params":{"id":8,"x":[tru],"y":"}"},"method":"tools/call","id":9}', -32700, 9),
+    "no end": ('{"id":4,"method":"tools/call","params":{"a":"', -32700, 4),
+    "a huge id": (_call_text("{}", "9" * 5000), -32700, None),
+    "no JSON": ("{not json", -32700, None),
+    "a surrogate as id": (_call_text("{}", '"\\ud83d"'), -32600, None),
+    "a surrogate in the params": (_call_text("{}", more=',"x":"\\ud83d"'), -32600, 2),
+    "a batch": (f"[{_call_text('{}')}]", -32600, None),
+    "a text": ('"text"', -32600, None),
+    "nothing in it": ("{}", -32600, None),
+    "no version": ('{"id":2,"method":"tools/list"}', -32600, 2),
+    "params as a list": ('{"jsonrpc":"2.0","id":2,"method":"tools/list","params":[1]}', -32600, 2),
+    "an id that is none": (_call_text("{}", "1.5"), -32600, None),
+}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_cannot_be_read_is_answered_with_its_id_and_logged_within_bounds(setup, era):
+    more = f',"_meta":{MODERN}' if era == "modern" else ""
+    async with setup.wire() as wire:
+        if era == "legacy":
+            await wire.initialize()
+        for name, (line, code, number) in UNREADABLE.items():
+            await wire.send(line.encode("utf-8", "surrogateescape"))
+            answer = await wire.answer(number)
+            assert answer["error"]["code"] == code, name
+        for arguments in ('{"code":"print(\'\\ud83d\')"}', '{"code":"1","idempotency_key":"\\uDC00"}', '{"\\ud83d":1}'):
+            await wire.send(_call_text(arguments, '"x"', more).encode())
+            result = (await wire.answer("x"))["result"]
+            assert result["isError"]
+            assert result["content"][0]["text"].startswith("[bad_text] ")
+        # No request, and no answer: CRLF, blank lines, and notifications and answers that can't be read.
+        for quiet in (
+            b"\r",
+            b"  ",
+            b'{"jsonrpc":"2.0","method":"x","params":{"a":"\xff"}}',
+            b'{"jsonrpc":"2.0","id":5,"result":{"a":' + b"9" * 5000 + b"}}",
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
+        ):
+            await wire.send(quiet)
+        await wire.send(b"\xef\xbb\xbf" + _call_text('{"code":"1+1"}', "7", more).encode() + b"\r")
+        assert (await wire.answer(7))["result"]["content"][0]["text"] == "2"
+        assert wire.answers == {}
+        wire.process.stdin.close()
+        assert await wire.ended(10) == 0
+        errors = await wire.errors()
+    assert 1 < errors.count("a message of the client is ") <= stdio.LOGGED_PER_MINUTE
+    assert "print" not in errors
+
+
+async def test_a_cancellation_counts_with_half_an_emoji_in_its_reason(setup):
+    async with setup.wire() as wire:
+        await wire.initialize()
+        number = await wire.started("while True: pass", timeout=100)
+        assert len(await setup.containers(wire.pid)) == 1
+        reason = f'{{"requestId":{number},"reason":"\\ud83d"}}'
+        await wire.send(f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{reason}}}'.encode())
+        await setup.no_container_of(wire.pid)
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_to_whoever_has_asked():
+    spoilt = decode(b'{"jsonrpc":"2.0","id":5,"result":{"text":"a \\ud83d"}}').message
+    assert isinstance(spoilt, types.JSONRPCResponse)
+    assert spoilt.result == {"text": "a \ufffd"}
+    deep = decode(b'{"jsonrpc":"2.0","id":5,"result":{"text":' + b"[" * 3000 + b"]" * 3000 + b"}}").message
+    assert isinstance(deep, types.JSONRPCError)
+    assert (deep.id, deep.error.code) == (5, -32700)
+
+
+async def test_a_line_above_the_limit_is_refused_and_the_next_one_is_read(monkeypatch):
+    monkeypatch.setattr(stdio, "MAX_LINE_BYTES", 100_000)
+    reading, writing = os.pipe()
+    read_send, read_receive = anyio.create_memory_object_stream(8)
+    write_send, write_receive = anyio.create_memory_object_stream(8)
+    sent = b'{"jsonrpc":"2.0","id":3,"x":"' + b"x" * 150_000 + b'"}\n{"jsonrpc":"2.0","id":4,"method":"ping"}\n'
+    with read_send, read_receive, write_send, write_receive:
+        delivery = stdio._Delivery(read_send, write_send, asyncio.get_running_loop())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, stdio._read, reading, delivery)
+            await anyio.to_thread.run_sync(stdio._write_all, writing, sent)
+            os.close(writing)
+            refused = (await write_receive.receive()).message
+            assert (refused.id, refused.error.code) == (3, types.INVALID_REQUEST)
+            assert (await read_receive.receive()).message.id == 4
+    os.close(reading)
 
 
 async def test_the_command_without_options_serves_too(setup):

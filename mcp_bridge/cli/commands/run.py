@@ -64,11 +64,11 @@ class Terminal:
         return b"\nmcp-bridge: all of the output, as it is recorded:\n" + printed
 
 
-def read_script(file: str | None, code: str | None) -> str:
+def read_script(file: str | None, code: str | None, language: Language = "python") -> str:
     """The script's text.
 
     Raises:
-        BridgeError: `script_missing`: no file, not UTF-8, or both a file and -c; `empty_code`.
+        BridgeError: `script_missing`: no file, or a file and -c; `bad_code`: it is not in its encoding; `empty_code`.
     """
     if code is not None and file is not None:
         raise BridgeError(
@@ -78,13 +78,13 @@ def read_script(file: str | None, code: str | None) -> str:
         )
     if code is None and file is None and sys.stdin.isatty():
         raise BridgeError("script_missing", "There is no script.", hint=WAYS)
-    script = _read(file) if code is None else code
+    script = _read(file, language) if code is None else code
     if not script.strip():
         raise BridgeError("empty_code", "There is no code to run.", hint=WAYS)
     return script
 
 
-def _read(file: str | None) -> str:
+def _read(file: str | None, language: Language) -> str:
     from mcp_bridge.host.bridge import MAX_CODE_BYTES
 
     # More than is run, so that a bridge says what is a little too long; what is longer still may have no end.
@@ -101,14 +101,33 @@ def _read(file: str | None) -> str:
                 f"{file or 'standard input'} is longer than {most >> 20} MiB.",
                 hint="Name a file that holds the script; a script reads data with [files].",
             )
-        # As Python takes a file: a mark of the byte order may come first.
-        return data.decode("utf-8-sig")
+        return _decoded(data, language)
     except OSError as exc:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as exc:
         hint = "Give it source, in UTF-8."
-        raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
+        message = f"{file or 'standard input'} is not {exc.encoding.upper()} text."
+        raise BridgeError("bad_code", message, hint=hint) from None
+    except SyntaxError as exc:
+        hint = "Give it source, in UTF-8 or in the encoding that one of its first two lines names (PEP 263)."
+        raise BridgeError("bad_code", f"{file or 'standard input'}: {exc.msg}.", hint=hint) from None
+
+
+def _decoded(data: bytes, language: Language) -> str:
+    """Source as its language takes a file: a mark of the byte order may come first; Python's may name its encoding.
+
+    Raises:
+        UnicodeDecodeError, SyntaxError: It isn't in its encoding, or that is unknown.
+    """
+    # The declaration is looked for only in what can have one: the tokenizer takes a while to import.
+    if language != "python" or b"coding" not in b"".join(data.split(b"\n", 2)[:2]):
+        return data.decode("utf-8-sig")
+    import io
+    import tokenize
+
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return data.decode(encoding)
 
 
 def run(
@@ -131,10 +150,10 @@ def run(
     terminal = Terminal()
     live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
     try:
-        script = read_script(file, code)
+        written_in = language or language_of_file(file or "")
+        script = read_script(file, code, written_in)
         configuration = configuration_loading.configure(config)
         configuration_loading.refuse_nesting(configuration)
-        written_in = language or language_of_file(file or "")
         named = _Named(key, session, fork, dry_run, files, packages, written_in)
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:

@@ -374,8 +374,12 @@ def wrong_answer(failure: BaseException | None) -> tuple[str, str] | None:
     from mcp_types import CONNECTION_CLOSED  # noqa: PLC0415
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from mcp_bridge.downstream.transports.server_messages import UnreadableResult  # noqa: PLC0415
+
     if isinstance(failure, ValidationError):
         return f"it answered something that is no {failure.title} of the protocol ({_invalid_part(failure)})", ""
+    if isinstance(failure, MCPError) and isinstance(failure.data, UnreadableResult):
+        return "it answered something that is no JSON-RPC message", ""
     if isinstance(failure, MCPError) and failure.code != CONNECTION_CLOSED:
         return f"it answered with the error {failure.code}", failure.message.rstrip(".")[:_REASON]
     return None

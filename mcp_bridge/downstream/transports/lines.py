@@ -12,6 +12,11 @@ _EDGE = 512
 _ID_AT_HEAD = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
 _ID_AT_TAIL = re.compile(rb'[,}\]"\d]\s*,?\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
+# The end of a text is optional, so that one without an end matches too, and the search stays linear.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]|[^\s"{}\[\],:]++', re.DOTALL)
+_MEMBERS = (b'"jsonrpc"', b'"id"', b'"method"', b'"result"', b'"error"')
+_ANSWERED_ID = re.compile(rb'"?(\d{1,18})"?')
+
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
@@ -79,3 +84,42 @@ def request_id_of(line: bytes) -> int | None:
 def _request_id(head: bytes, tail: bytes) -> int | None:
     match = _ID_AT_HEAD.match(head) or _ID_AT_TAIL.search(tail)
     return int(match.group(1)) if match else None
+
+
+def answered_id_of(line: bytes) -> int | None:
+    """The id of the request that a line answers, wherever it stands, even if no parser takes the rest.
+
+    Text that stands for a number counts as one: some servers return ids so. The time grows with the line.
+    """
+    members = outer_members(line)
+    if b'"method"' in members or not (b'"result"' in members or b'"error"' in members):
+        return None
+    match = _ANSWERED_ID.fullmatch(members.get(b'"id"', b""))
+    return int(match.group(1)) if match else None
+
+
+def outer_members(line: bytes) -> dict[bytes, bytes]:
+    """The members of a line's outermost object that tell what message it is, each with the first token of its value.
+
+    Reads what no parser takes: lone surrogates, any number, any nesting, bytes that aren't UTF-8, an object without an
+    end. The time grows with the line.
+    """
+    found: dict[bytes, bytes] = {}
+    name: bytes | None = None
+    depth = 0
+    for match in _TOKEN.finditer(line):
+        token = match[0]
+        if depth == 0 and token != b"{":
+            break
+        if token in (b"}", b"]"):
+            depth -= 1
+            continue
+        if depth == 1 and name is None:
+            name = token
+        elif depth == 1:
+            if name in _MEMBERS:
+                found[name] = token
+            name = None
+        if token in (b"{", b"["):
+            depth += 1
+    return found

@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, has_tools, is_oversized
-from mcp_bridge.downstream.transports.lines import Oversized, request_id_of
+from mcp_bridge.downstream.transports.lines import Oversized, answered_id_of, request_id_of
 from mcp_bridge.downstream.transports.pending_requests import FIRST_ID, PendingRequests, number_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
@@ -210,7 +210,7 @@ class MessageReader(ABC):
             try:
                 message, over = await off_loop(line, _parsed, line)
             except RecursionError:
-                if request_id_of(line) is not None:
+                if await _answered_id(line) is not None:
                     return await self._refuse_line(line, f"{large_json.MAX_DEPTH} levels of nesting")
             except ValueError:
                 mended = await off_loop(line, _as_utf8, line)
@@ -228,6 +228,9 @@ class MessageReader(ABC):
             self._transport.log.add(b"(stdout) " + line[:_LOGGED_BYTES] + b"\n")
         number = request_id_of(line)
         if number is None or number < FIRST_ID:
+            # What a server prints may have a small id too: that counts only in an answer.
+            number = await off_loop(line, answered_id_of, line)
+        if number is None:
             return self._transport.tenant
         # Whoever waits for it would wait for nothing.
         error = ErrorData(code=_REPLACED_CODE, message="unreadable", data=UnreadableResult())
@@ -286,7 +289,7 @@ class MessageReader(ABC):
         return None
 
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
-        number = request_id_of(line)
+        number = await _answered_id(line)
         await self._refuse(len(line), number, parts=parts)
         return self._transport.take_requester(number)
 
@@ -318,6 +321,12 @@ class MessageReader(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+async def _answered_id(line: bytes) -> int | None:
+    """The id of the request that a line answers; its ends show it, as a rule."""
+    number = request_id_of(line)
+    return await off_loop(line, answered_id_of, line) if number is None else number
 
 
 def _as_utf8(line: bytes) -> bytes:

@@ -410,6 +410,9 @@ def diverged(
     ended = f"; it ended so: {cut(error['message'], MAX_SIDE_CHARS)}" if error is not None else ""
     if found.step and found.found is None:
         why = f"its call {found.step} was {expected}, and was not made{ended}"
+    elif found.step and found.expected is None:
+        # It may be that of a thread that had not come to it before.
+        why = f"its call {found.step} isn't in the record: {_named(found.found, actual)}"
     elif found.step:
         why = f"its call {found.step} was {expected}, and is {actual}"
     else:
@@ -420,6 +423,13 @@ def diverged(
     is_failure = found.what == "error" or (ended and ended in why)
     mend = "Once what ended it now is mended, it is rebuilt." if is_failure else ""
     return lost_at(stored, f"run again, it did not do the same: {why}", mend, **sides)
+
+
+def _named(asked: object, shown: str) -> str:
+    """A request by what it asks for, as a script writes it."""
+    if not isinstance(asked, dict) or not isinstance(asked.get("tool"), str):
+        return shown
+    return f"{asked['tool']} with {cut(repr(asked.get('arguments')), MAX_SIDE_CHARS)}"
 
 
 def _sides(found: Difference) -> tuple[str, str]:

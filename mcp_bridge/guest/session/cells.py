@@ -107,11 +107,12 @@ class Session:
         if os.getpid() != home:
             runner.end_of_fork(outcome)
         ended = runner.guarded(self._end_tasks_and_threads)
+        runner.guarded(hooks.ended)
         if outcome == runner.WELL:
             outcome = ended if ended != runner.WELL else runner.guarded(hooks.before_end)
         value = names.pop(runner.VALUE_NAME, None)
         if outcome == runner.WELL:
-            outcome = runner.guarded(lambda: hooks.show(value))
+            outcome = runner.shown(hooks, value)
         return outcome
 
     def _execute(self, compiled: Any, hooks: runner.Hooks) -> None:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.server.messages.decoding import UnreadableMessage
 
 logger = logging.getLogger(__name__)
+
+HTTP_OK, HTTP_BAD_REQUEST = 200, 400
 
 LOGGED_PER_MINUTE = 10
 """Requests from one address that are refused with the same code, and logged one by one; further ones aren't."""
@@ -74,6 +77,28 @@ class RefusalResponse(JSONResponse):
         if self._code not in _NOT_LOGGED and not _logged.take(f"{address} {self._code}", LOGGED_PER_MINUTE):
             logger.warning("a request from %s is refused (%d %s)", address, self.status_code, self._code)
         await super().__call__(scope, receive, send)
+
+
+class Unreadable(RefusedRequest):
+    """A request of a session that can't be read: 400. Its answer has its id if that can be told.
+
+    A call whose arguments alone are wrong is answered by 200, as a tool answers: so a model learns it.
+
+    Args:
+        message: Why it can't be read.
+    """
+
+    def __init__(self, message: UnreadableMessage) -> None:
+        status = HTTP_OK if message.is_call else HTTP_BAD_REQUEST
+        super().__init__(status, BridgeError(message.error_code, str(message)))
+        self._message = message
+
+    def response(self) -> Response:
+        """The response."""
+        answer = self._message.answer()
+        if answer is None:
+            return super().response()
+        return RefusalResponse(self, answer.model_dump(mode="json", by_alias=True))
 
 
 class Unauthenticated(RefusedRequest):

@@ -15,20 +15,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-import pydantic_core
+import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from mcp.server.streamable_http import GET_STREAM_KEY, LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.dispatcher import as_request_id, coerce_request_id
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 
-from mcp_bridge.server.http.refusals import RefusedRequest, refused
+from mcp_bridge.offload import off_loop
+from mcp_bridge.server.http.refusals import RefusedRequest, Unreadable, refused
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents, is_answer
+from mcp_bridge.server.messages.decoding import DecodedMessage, UnreadableMessage, decode
 
 if TYPE_CHECKING:
-    import mcp_types as types
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http import EventCallback, StreamableHTTPServerTransport
@@ -88,7 +89,7 @@ class SessionRequests:
         """Have a request handled.
 
         Raises:
-            RefusedRequest: It has the id of another that isn't answered, or an id that is none, or is a batch.
+            RefusedRequest: It can't be read, is a batch, or has the id of another that isn't answered, or none.
         """
         is_stream = scope["method"] == "GET"
         self.streams += is_stream
@@ -106,7 +107,13 @@ class SessionRequests:
         given = [await receive()]
         while given[-1]["type"] == "http.request" and given[-1].get("more_body", False):
             given.append(await receive())
-        key = _id_of(b"".join(message.get("body", b"") for message in given))
+        body = b"".join(message.get("body", b"") for message in given)
+        # What can't be read is looked at once more, character by character.
+        message, is_replaced = await off_loop(body, _decoded, body)
+        if is_replaced:
+            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            given = [{"type": "http.request", "body": body, "more_body": False}]
+        key = _key(message.id) if isinstance(message, types.JSONRPCRequest) else None
         given.reverse()
 
         async def again() -> Message:
@@ -162,32 +169,17 @@ class _Answers(EventStore):
         """Send nothing."""
 
 
-def _id_of(body: bytes) -> str | None:
-    """The id of a request; None for any other message, and for what is none.
+def _decoded(body: bytes) -> DecodedMessage:
+    """The message of a body.
 
     Raises:
-        RefusedRequest: It is a batch; or its id is none, for which the SDK would take it for a notification.
+        RefusedRequest: It can't be read; or it is a batch; or its id is none, for which the SDK would take it for a
+            notification.
     """
     try:
-        message = pydantic_core.from_json(body)
-    except ValueError:
-        return None
-    if isinstance(message, list):
-        raise refused(400, "bad_argument", "Batches of messages aren't taken.", "Send each message by itself.")
-    if not isinstance(message, dict) or "method" not in message or "id" not in message:
-        return None
-    if message["id"] is None and str(message["method"]).startswith("notifications/"):
-        # As some serializers write one that has none.
-        return None
-    number = as_request_id(message["id"])
-    if number is None:
-        raise refused(
-            400,
-            "bad_argument",
-            "A request's id has to be a string or an integer. This request was not begun.",
-            "Leave the id out of a notification, which isn't answered.",
-        )
-    return _key(number)
+        return decode(body)
+    except UnreadableMessage as exc:
+        raise Unreadable(exc) from None
 
 
 def _key(request_id: str | int) -> str:

@@ -587,6 +587,41 @@ async def test_a_batch_and_an_unknown_version_are_refused_in_plain_words(answeri
             assert "pydantic" not in answer.text
 
 
+UNREADABLE = {
+    "a huge integer": (b'{"jsonrpc":"2.0","id":2,"method":"ping","params":{"x":' + b"9" * 5000 + b"}}", -32700, 2),
+    "deep": (b'{"jsonrpc":"2.0","id":2,"method":"ping","params":{"x":' + b"[" * 3000 + b"]" * 3000 + b"}}", -32700, 2),
+    "not UTF-8": (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"x":"\xff"}}', -32700, "a"),
+    "a surrogate": (b'{"jsonrpc":"2.0","id":2,"method":"ping","params":{"x":"\\ud83d"}}', -32600, 2),
+    "no JSON": (b"{not json", -32700, None),
+    "nothing": (b"", -32700, None),
+    "no message": (b"{}", -32600, None),
+    "params as a list": (b'{"jsonrpc":"2.0","id":2,"method":"ping","params":[1]}', -32600, 2),
+}
+
+
+async def test_what_cannot_be_read_is_refused_with_its_id_and_half_an_emoji_is_told_to_the_model(answering):
+    half = (
+        b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_python","arguments":{"code":"\\ud83d"}}}'
+    )
+    async with answering.http() as http:
+        session = await opened(http)
+        for name, (body, code, number) in UNREADABLE.items():
+            answer = await http.post("/mcp", content=body, headers=session)
+            assert answer.status_code == 400, name
+            assert (answer.json()["error"]["code"], answer.json()["id"]) == (code, number), name
+            modern_answer = await http.post("/mcp", content=body, headers=run("1")[1])
+            assert modern_answer.status_code == 400, name
+        told = await http.post("/mcp", content=half, headers=session)
+        assert (told.status_code, told.json()["id"], told.json()["result"]["isError"]) == (200, 2, True)
+        assert told.json()["result"]["content"][0]["text"].startswith("[bad_text] ")
+        body, headers = run("\ud83d")
+        told = await http.post("/mcp", content=json.dumps(body), headers=headers)
+        assert told.json()["result"]["content"][0]["text"].startswith("[bad_code] ")
+        # An answer with one counts, and so does a message after a byte order mark.
+        said = b'\xef\xbb\xbf{"jsonrpc":"2.0","id":99,"result":{"x":"\\ud83d"}}'
+        assert (await http.post("/mcp", content=said, headers=session)).status_code == 202
+
+
 # --- streams ---
 
 

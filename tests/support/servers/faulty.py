@@ -56,6 +56,8 @@ if MODE == "unchecked":
     ]
 if MODE == "talkative":
     TOOLS += [tool("talk"), tool("say")]
+if MODE == "encoding" and VALUE == "list":
+    TOOLS.append(tool("spoilt", description="SURROGATE"))
 if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
 if MODE == "noisy":
@@ -72,10 +74,24 @@ if MODE == "twins":
     TOOLS += [tool("a-b"), tool("a_b"), tool("a_b_2"), tool("a-b", description="a second one"), tool("class")]
 
 
+# What a text is replaced by on the wire.
+ENCODINGS = (
+    (b"LATIN", b"caf\xe9"),
+    (b"SURROGATE", b"\\ud800"),
+    (b"QUOTE", b'"'),
+    (b'"HUGE"', b"9" * 5000),
+    (b'"DEEP"', b"[" * 3000 + b"]" * 3000),
+)
+
+
 def send(message):
+    if VALUE == "id-inside" and "result" in message:
+        message = {"jsonrpc": "2.0", "result": message["result"], "id": message["id"], "more": None}
+    if VALUE == "id-as-text" and "result" in message:
+        message = {**message, "id": str(message["id"])}
     data = json.dumps(message).encode()
     if MODE == "encoding":
-        for written, sent in ((b"LATIN", b"caf\xe9"), (b"SURROGATE", b"\\ud800"), (b"QUOTE", b'"')):
+        for written, sent in ENCODINGS:
             data = data.replace(written, sent)
     with lock:
         if MODE == "garbage":

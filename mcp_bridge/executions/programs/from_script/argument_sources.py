@@ -297,7 +297,8 @@ def _of_code(code: str) -> tuple[set[tuple[type, Any]], list[Pieces]]:
     constants: set[tuple[type, Any]] = set()
     f_strings: list[Pieces] = []
     try:
-        tree = ast.parse(code)
+        # As the guest runs it.
+        tree = ast.parse(code.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return constants, f_strings
     for node in ast.walk(tree):

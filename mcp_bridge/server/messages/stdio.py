@@ -13,6 +13,7 @@ import select
 import socket
 import stat
 import threading
+import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ import anyio
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.message import SessionMessage
+
+from mcp_bridge.downstream.transports.lines import LineSplitter, Oversized
+from mcp_bridge.server.messages.decoding import UnreadableMessage, decode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -32,6 +36,12 @@ READ_BYTES = 1 << 16
 
 WAITING_MESSAGES = 64
 """Capacity for messages that were read and not processed; when it is exhausted, the client's writes block."""
+
+MAX_LINE_BYTES = 64 << 20
+"""Most of one message: the largest code has an eighth of it, and JSON may escape each character."""
+
+LOGGED_PER_MINUTE = 10
+"""Lines that are refused and logged one by one; further ones aren't."""
 
 ReadStream = "MemoryObjectReceiveStream[SessionMessage | Exception]"
 WriteStream = "MemoryObjectSendStream[SessionMessage]"
@@ -49,7 +59,8 @@ async def stdio_transport() -> AsyncGenerator[tuple[Any, Any]]:
     write_send: MemoryObjectSendStream[SessionMessage]
     write_send, write_receive = anyio.create_memory_object_stream(0)
     loop = asyncio.get_running_loop()
-    reader = threading.Thread(target=_read, args=(wire_in, read_send, loop), name="stdin", daemon=True)
+    delivery = _Delivery(read_send, write_send, loop)
+    reader = threading.Thread(target=_read, args=(wire_in, delivery), name="stdin", daemon=True)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_write, wire_out, write_receive, read_send)
@@ -73,21 +84,13 @@ def _claim(fd: int, null_flags: int | None) -> int:
     return private
 
 
-def _read(fd: int, send: MemoryObjectSendStream[SessionMessage | Exception], loop: asyncio.AbstractEventLoop) -> None:
-    pending: list[bytes] = []
+def _read(fd: int, delivery: _Delivery) -> None:
+    splitter = LineSplitter(MAX_LINE_BYTES)
     while chunk := _read_chunk(fd):
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            pending.append(line)
-            if not _deliver(b"".join(pending), send, loop):
+        for line in splitter.feed(chunk):
+            if not delivery.take(line):
                 return
-            pending.clear()
-        if rest:
-            pending.append(rest)
-    try:
-        loop.call_soon_threadsafe(send.close)
-    except RuntimeError:
-        logger.debug("the loop ended before standard input")
+    delivery.end()
 
 
 def _read_chunk(fd: int) -> bytes:
@@ -97,24 +100,79 @@ def _read_chunk(fd: int) -> bytes:
         return b""
 
 
-def _deliver(
-    line: bytes, send: MemoryObjectSendStream[SessionMessage | Exception], loop: asyncio.AbstractEventLoop
-) -> bool:
-    if not line.strip():
+class _Delivery:
+    """Hands what was read to the server, from the thread that reads. A line that can't be read is answered.
+
+    Args:
+        read: Where the server reads messages.
+        write: Where answers are written.
+        loop: The server's event loop.
+    """
+
+    def __init__(
+        self,
+        read: MemoryObjectSendStream[SessionMessage | Exception],
+        write: MemoryObjectSendStream[SessionMessage],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._messages = read
+        self._answers = write
+        self._loop = loop
+        self._minute = 0.0
+        self._logged = 0
+
+    def take(self, line: bytes | Oversized) -> bool:
+        """Take a line; False if nothing is left to read for."""
+        if isinstance(line, bytes) and not line.strip():
+            return True
+        try:
+            return self._send(self._messages, _decoded(line))
+        except UnreadableMessage as refusal:
+            self._log(refusal)
+            answer = refusal.answer()
+            # A client that doesn't read its answers isn't read any further: they would take memory without bound.
+            return answer is None or self._send(self._answers, answer)
+
+    def end(self) -> None:
+        """There are no further lines."""
+        try:
+            self._loop.call_soon_threadsafe(self._messages.close)
+        except RuntimeError:
+            logger.debug("the loop ended before standard input")
+
+    def _send(self, stream: MemoryObjectSendStream[Any], message: types.JSONRPCMessage) -> bool:
+        sending = stream.send(SessionMessage(message))
+        try:
+            asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+        except Exception as exc:  # noqa: BLE001  (the loop, or the receiver, is gone: nothing is left to read for)
+            sending.close()
+            logger.debug("a message came after the end: %r", exc)
+            return False
         return True
-    message: SessionMessage | Exception
-    try:
-        message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as exc:
-        message = exc
-    sending = send.send(message)
-    try:
-        asyncio.run_coroutine_threadsafe(sending, loop).result()
-    except Exception as exc:  # noqa: BLE001  (the loop, or the receiver, is gone: nothing is left to read for)
-        sending.close()
-        logger.debug("a message came after the end: %r", exc)
-        return False
-    return True
+
+    def _log(self, refusal: UnreadableMessage) -> None:
+        """Log it without what it holds, which may be secret."""
+        now = time.monotonic()
+        if now - self._minute >= 60:  # noqa: PLR2004 - seconds
+            self._minute, self._logged = now, 0
+        self._logged += 1
+        if self._logged > LOGGED_PER_MINUTE:
+            return
+        more = " (further ones are not logged for a minute)" if self._logged == LOGGED_PER_MINUTE else ""
+        done = "refused" if refusal.is_answered else "left out"
+        logger.warning("a message of the client is %s%s: %s", done, more, refusal)
+
+
+def _decoded(line: bytes | Oversized) -> types.JSONRPCMessage:
+    """The message of a line.
+
+    Raises:
+        UnreadableMessage: There is none.
+    """
+    if isinstance(line, Oversized):
+        why = f"The message has {line.size} bytes; the limit is {MAX_LINE_BYTES}. Nothing was run."
+        raise UnreadableMessage(types.INVALID_REQUEST, why, line.request_id)
+    return decode(line).message
 
 
 async def _write(

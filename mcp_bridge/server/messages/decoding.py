@@ -1,0 +1,207 @@
+"""Messages of clients, decoded; one that can't be read is refused with the id of its request, so that nobody waits.
+
+JSON that RFC 8259 allows and no Unicode text can hold, the escape of a lone surrogate, is replaced where nothing runs
+by it: in a notification, and in an answer. In a request it is refused: its code, or its key, would be another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mcp_types as types
+from mcp.shared.dispatcher import as_request_id
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from mcp_bridge.downstream.transports.lines import outer_members
+from mcp_bridge.wire.jsonrpc import may_hold_surrogates
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""RFC 8259 section 8.1 allows to ignore it."""
+
+BATCH = "Batches of messages aren't taken. Send each message by itself."
+
+NO_ID = (
+    "A request's id has to be a string or an integer. This request was not begun. Leave the id out of a notification, "
+    "which isn't answered."
+)
+
+LONE_SURROGATE = (
+    "A text of the request holds a lone surrogate, half of a pair such as that of an emoji (\\ud83d): it is no Unicode "
+    "text. Nothing was run. Send the whole character, or leave it out; code can write it as an escape."
+)
+
+_MAX_ID_BYTES = 1000
+_INTEGER = re.compile(rb"-?\d{1,18}")
+
+
+class UnreadableMessage(Exception):  # noqa: N818 - it is what a client has sent
+    """A message that can't be read.
+
+    Attributes:
+        code: JSON-RPC's code of the error.
+        request_id: The id of the request, or None if there is none to be seen.
+        is_answered: Whether it is answered: a notification isn't.
+        is_call: Whether a text of a tool's arguments is all that is wrong. Its answer is the tool's: a model reads it.
+        error_code: Our code of the error.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        request_id: types.RequestId | None = None,
+        *,
+        is_answered: bool = True,
+        is_text: bool = False,
+        is_call: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.request_id = request_id
+        self.is_answered = is_answered
+        self.is_call = is_call
+        self.error_code: Code = "bad_text" if is_text else "bad_argument"
+
+    def answer(self) -> types.JSONRPCResponse | types.JSONRPCError | None:
+        """The answer to it, if it has one."""
+        if not self.is_answered:
+            return None
+        if self.is_call and self.request_id is not None:
+            content = types.TextContent(type="text", text=f"[{self.error_code}] {self}")
+            result = types.CallToolResult(content=[content], is_error=True)
+            data = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+            return types.JSONRPCResponse(jsonrpc="2.0", id=self.request_id, result=data)
+        error = types.ErrorData(code=self.code, message=str(self), data={"code": self.error_code})
+        return types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
+
+
+class DecodedMessage(NamedTuple):
+    """A message.
+
+    Attributes:
+        message: The message.
+        is_replaced: Whether it differs from its bytes, so that nobody else may read these.
+    """
+
+    message: types.JSONRPCMessage
+    is_replaced: bool
+
+
+def decode(data: bytes) -> DecodedMessage:
+    """Decode a message.
+
+    An answer that can't be read is replaced by an error with its id: whoever has asked gets that.
+
+    Raises:
+        UnreadableMessage: It can't be read, or is none.
+    """
+    line = data.removeprefix(BYTE_ORDER_MARK)
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as exc:
+        return DecodedMessage(_second_look(line, exc), is_replaced=True)
+    if isinstance(message, types.JSONRPCNotification) and b'"id"' in line:
+        _check_id(line, message.method)
+    return DecodedMessage(message, is_replaced=len(line) != len(data))
+
+
+def _check_id(line: bytes, method: str) -> None:
+    """Check that what was taken for a notification is one, and no request with a wrong id."""
+    # None, as some serializers write one that has none.
+    number = outer_members(line).get(b'"id"')
+    if number is not None and not (number == b"null" and method.startswith("notifications/")):
+        raise UnreadableMessage(types.INVALID_REQUEST, NO_ID)
+
+
+def _second_look(line: bytes, error: ValidationError) -> types.JSONRPCMessage:
+    """What is passed on in place of a message that can't be read.
+
+    Raises:
+        UnreadableMessage: It is no answer, or nothing says of which request.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] != "json_invalid":
+        raise _no_message(line)
+    if may_hold_surrogates(line) and (message := _without_lone_surrogates(line)) is not None:
+        return message
+    members = outer_members(line)
+    number = _request_id(members.get(b'"id"'))
+    is_request = b'"method"' in members
+    why = f"Parse error: {first.get('ctx', {}).get('error', 'this is no JSON')}."
+    if not is_request and number is not None and (b'"result"' in members or b'"error"' in members):
+        return types.JSONRPCError(
+            jsonrpc="2.0", id=number, error=types.ErrorData(code=types.PARSE_ERROR, message=f"No answer. {why}")
+        )
+    if is_request and b'"id"' not in members:
+        raise UnreadableMessage(types.PARSE_ERROR, why, is_answered=False)
+    raise UnreadableMessage(types.PARSE_ERROR, f"{why} Nothing was run.", number)
+
+
+def _without_lone_surrogates(line: bytes) -> types.JSONRPCMessage | None:
+    """A notification or an answer with lone surrogates replaced; None if there are none, or it can't be read.
+
+    Raises:
+        UnreadableMessage: It is a request.
+    """
+    try:
+        value = json.loads(line)
+        text = json.dumps(value, ensure_ascii=False)
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if whole == text:
+            return None
+        message = types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(message, types.JSONRPCRequest):
+        number = message.id if message.id == value["id"] else None
+        is_call = message.method == "tools/call" and _has_whole_text(_without_arguments(value))
+        raise UnreadableMessage(types.INVALID_REQUEST, LONE_SURROGATE, number, is_text=True, is_call=is_call)
+    return message
+
+
+def _without_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "params": {**value.get("params", {}), "arguments": None}}
+
+
+def _has_whole_text(value: Any) -> bool:
+    text = json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") == text
+
+
+def _no_message(line: bytes) -> UnreadableMessage:
+    """Why a JSON document is no message."""
+    value = from_json(line)
+    code = types.INVALID_REQUEST
+    if isinstance(value, list):
+        return UnreadableMessage(code, BATCH)
+    if not isinstance(value, dict):
+        return UnreadableMessage(code, "A message is a JSON object.")
+    number = as_request_id(value.get("id"))
+    if value.get("jsonrpc") != "2.0":
+        return UnreadableMessage(code, 'A message has "jsonrpc": "2.0".', number)
+    if "method" not in value and ("result" in value or "error" in value):
+        return UnreadableMessage(code, "This is no answer that JSON-RPC 2.0 knows.", is_answered=False)
+    if not isinstance(value.get("method"), str):
+        return UnreadableMessage(code, "A request has a method, which is a string.", number)
+    if not isinstance(value.get("params", {}), dict):
+        return UnreadableMessage(code, "The params of a request are an object.", number, is_answered="id" in value)
+    return UnreadableMessage(code, NO_ID)
+
+
+def _request_id(token: bytes | None) -> types.RequestId | None:
+    if token is None or len(token) > _MAX_ID_BYTES:
+        return None
+    if _INTEGER.fullmatch(token):
+        return int(token)
+    try:
+        value = json.loads(token)
+        value.encode()
+    except (AttributeError, ValueError):
+        return None
+    return str(value)
