@@ -414,23 +414,34 @@ class ProgramRun:
         elif wanted:
             self._offered[effect.id] = effect
 
-    def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any]:
-        """Apply an outcome and number it, without an await between the two."""
-        outcome = self._end(outcome, read)
-        self._sequence += 1
-        return {"sequence": self._sequence, **outcome_object(outcome)}
+    def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any] | None:
+        """Apply an outcome and number it, without an await between the two.
 
-    def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
-        """Apply an outcome. Returns what was applied: a failure, if the machine refuses the outcome itself."""
-        if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
-            try:
-                self._apply(outcome, read)
-            except IllegalEventError as exc:
-                logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
-                outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
-                self._apply(outcome)
-        else:
+        Returns:
+            The outcome as a JSON object, with its number; None if the machine no longer awaits the effect. Such an
+            outcome has no number: the guest's machine would refuse it.
+        """
+        taken = self._end(outcome, read)
+        if taken is None:
+            return None
+        self._sequence += 1
+        return {"sequence": self._sequence, **outcome_object(taken)}
+
+    def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome | None:
+        """Apply an outcome.
+
+        Returns:
+            What was applied: a failure, if the machine refuses the outcome itself; None if it no longer awaits one.
+        """
+        if outcome.effect not in self.machine.waiting and outcome.effect not in self.machine.deadlines:
             self._journal.event(self, outcome, None)
+            return None
+        try:
+            self._apply(outcome, read)
+        except IllegalEventError as exc:
+            logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
+            outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
+            self._apply(outcome)
         return outcome
 
     def _apply(self, event: Event, read: Read | None = None) -> None:
@@ -477,7 +488,8 @@ class ProgramRun:
             return
         if self._deadlines.pop(effect.id, None) is None:
             return  # withdrawn at the moment when it passed
-        self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
+        if (told := self._take(Outcome(effect.id, "ok"))) is not None:
+            self._fired[effect.id] = told
         withdrawn.set()
 
     async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:

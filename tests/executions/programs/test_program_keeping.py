@@ -345,3 +345,46 @@ async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
         with pytest.raises(BridgeError) as caught:
             await service(tasks).start({"steps": [step("a")]}, {"a": 1}, "key", "me", Oversized())
     assert caught.value.code == "context_too_large"
+
+
+async def test_an_outcome_that_comes_when_its_deadline_has_passed_has_no_number(service):
+    group = {
+        "id": "both",
+        "type": "parallel",
+        "timeout_seconds": 0.05,
+        "on_error": "skip",
+        "parallel_steps": [step("a")],
+    }
+    program = {"steps": [group, step("b")]}
+
+    async def at_once(approved):
+        return {"value": 1}
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs, passed = service(tasks), anyio.Event()
+
+            async def late(approved):
+                # As a call that can't be cancelled any more, and ends at that moment.
+                with anyio.CancelScope(shield=True):
+                    await passed.wait()
+                return {"value": 1}
+
+            run = await programs.start(program, {}, None, "me", Tools(a=late, b=at_once))
+
+            async def pass_the_deadline():
+                answered["deadline"] = await run.effect(1)
+                passed.set()
+
+            answered = {}
+            tasks.start_soon(pass_the_deadline)
+            with pytest.raises(BridgeError) as caught:
+                await run.effect(2)
+            assert caught.value.code == "effect_cancelled"
+            following = next(effect.id for effect, _ in run.machine.awaited())
+            answered["b"] = await run.effect(following)
+            await programs.keep(run)
+    # The guest applies outcomes in the order of their numbers, and waits for each.
+    assert [answer["sequence"] for answer in answered.values()] == [1, 2]
+    entries = [row.entry for row in await programs.recorder.read(run.execution)]
+    assert [entry.payload["effects"] is None for entry in entries if entry.kind == "outcome"] == [False, True, False]
