@@ -234,6 +234,7 @@ class Programs:
             starter,
             None if run.servers is None else sorted(run.servers),
             run.warnings,
+            machine.version,
         )
         added = False
         try:

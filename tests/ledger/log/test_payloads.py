@@ -97,6 +97,7 @@ WRITTEN = [
     (
         '{"program":"p","origin":"operator","context":{},"effects":[],"starter":"operator","servers":null,"denied":[{"a":1}]}',
         ProgramStart("p", "operator", {}, [], "operator", None, [{"a": 1}]),
+        ProgramStart("p", "operator", {}, [], "operator", machine=2),
     ),
     (
         '{"kind":"tool","tool":"shop.pay","arguments":{"n":1},' + CALL + ',"sent":{"n":1,"m":2},"rules":[1,2]}',
