@@ -97,6 +97,9 @@ WRITTEN = [
     (
         '{"program":"p","origin":"operator","context":{},"effects":[],"starter":"operator","servers":null,"denied":[{"a":1}]}',
         ProgramStart("p", "operator", {}, [], "operator", None, [{"a": 1}]),
+    ),
+    (
+        '{"program":"p","origin":"operator","context":{},"effects":[],"starter":"operator","servers":null,"machine":2}',
         ProgramStart("p", "operator", {}, [], "operator", machine=2),
     ),
     (
