@@ -112,7 +112,7 @@ class ProgramEffects:
                 case "tool":
                     return await self._tool(run, effect, request, approved)
                 case "wait":
-                    return await wait(effect)
+                    return await wait(effect, run.asked.get(number))
                 case "event":
                     return Outcome(number, "pending")
                 case "approval":

@@ -122,12 +122,14 @@ class Earlier(NamedTuple):
         waited: The rows of its record at its last suspension. What waited then keeps its due time.
         approved: The questions that a person has approved, by their effects.
         unresolved: Rows of the effects that were in doubt when the machine stopped awaiting them.
+        asked: When waits that the machine still awaits were asked for, in seconds since 1970, by their effects.
     """
 
     references: Ids
     waited: Sequence[WaitingRow]
     approved: Mapping[int, QuestionFields]
     unresolved: list[InDoubtRow[int]]
+    asked: Mapping[int, float]
 
 
 class ProgramRun:
@@ -153,7 +155,7 @@ class ProgramRun:
         violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has applied an event in this run.
-        waited, approved, references: As in `Earlier`.
+        waited, approved, references, asked: As in `Earlier`.
         doubts: Rows of the effects in doubt, by their numbers.
         unresolved: As in `Earlier`. Nobody has settled these effects.
     """
@@ -183,7 +185,8 @@ class ProgramRun:
         self.context = context
         self.warnings = warnings
         self.resumed = earlier is not None
-        self.references, self.waited, self.approved, self.unresolved = earlier or Earlier({}, (), {}, [])
+        earlier = earlier or Earlier({}, (), {}, [], {})
+        self.references, self.waited, self.approved, self.unresolved, self.asked = earlier
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
