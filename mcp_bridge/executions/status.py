@@ -55,6 +55,13 @@ def refuse_erased(stored: StoredExecution) -> None:
         )
 
 
+ASKED_THERE = (
+    "A question that its client shows is answered there; without an answer after ten minutes, "
+    "`mcp-bridge approvals list` has it."
+)
+"""What to do about the questions of an execution that is running."""
+
+
 def not_suspended(execution: str, why: str, hint: str | None = None) -> BridgeError:
     """The error for an execution whose status allows neither to resume nor to change it.
 
@@ -74,6 +81,10 @@ def require_resumable(stored: StoredExecution) -> str:
         BridgeError: `not_suspended`.
     """
     status = effective_status(stored)
+    if status == "running":
+        raise not_suspended(
+            stored.id, status, f"Somebody drives it: end it there, or wait until it ends. {ASKED_THERE}"
+        )
     if status not in RESUMABLE:
         raise not_suspended(stored.id, status)
     return status

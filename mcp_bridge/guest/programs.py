@@ -174,6 +174,10 @@ class Driver:
         if self._requested.pop(number, None) is None:
             return
         if isinstance(answer, jsonrpc.ErrorResponse):
+            # The host's machine no longer awaits the effect. The outcome that cancels it here is still to come, or
+            # nothing is, and then the host has stopped driving the program.
+            if answer.data.get("code") == "effect_cancelled" and self._requested:
+                return
             raise RequestError(answer.message, answer.data)
         told = answer.result
         usage = Usage(**told["usage"]) if "usage" in told else None

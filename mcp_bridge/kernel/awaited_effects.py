@@ -14,10 +14,20 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.step_types import Request
 
 
+VERSION = 2
+"""Of the rules by which machines go on, and of their states.
+
+A machine goes on by the rules that it was begun with: what it has asked for is recorded. By those of version 1, a step
+that is skipped has the output of an earlier turn of its loop, if it had one; and the payload that resumes the last step
+of a program isn't its output where a step runs that program.
+"""
+
+
 class AwaitedEffects(WorkLimit):
     """The state of an execution, and how its effects are asked for, awaited and cancelled.
 
     Attributes:
+        version: Of its rules, from 1 to `VERSION`.
         level: Of the program itself.
         rows: The trace so far.
         effects: What the last event, or the start, asks for.
@@ -30,6 +40,7 @@ class AwaitedEffects(WorkLimit):
         reasons: Why conditions failed, by the index of their row: for people, and not a part of the state.
     """
 
+    version: int
     level: Level
     rows: list[StepResult]
     effects: list[Effect]

@@ -85,3 +85,14 @@ class Context:
             self.outputs[name] = output
         if instruction.output_key:
             self.context[instruction.output_key] = output
+
+    def drop_output(self, instruction: Instruction) -> None:
+        """Forget what a step gave in an earlier turn of a loop. What its `output_key` names in the context stays.
+
+        Args:
+            instruction: The step.
+        """
+        if instruction.id in self.outputs:
+            del self.outputs[instruction.id]
+            if self.program.max_stalled_steps is not None:
+                self.changed = True

@@ -34,6 +34,7 @@ The rules
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.events import (
     PENDING,
     Cancel,
@@ -172,12 +173,14 @@ class Machine(Interpreter):
     Args:
         program: What to run.
         context: Names to JSON values.
+        version: Of its rules, as `awaited_effects.VERSION` has them.
 
     Raises:
         ValueFaultError: The context isn't JSON.
     """
 
-    def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
+    def __init__(self, program: Program, context: dict[str, Any] | None = None, version: int = VERSION) -> None:
+        self.version = version
         self.level = Level(program, normal(context or {}, "context"), None, "")
         self.rows = []
         self.effects = []
@@ -197,10 +200,11 @@ class Machine(Interpreter):
         pending: dict[int, str],
         waiting: dict[int, Task],
         deadlines: dict[int, Task],
+        version: int,
     ) -> "Machine":
         """A machine in the middle of its work, for `state.restore`."""
         machine = cls.__new__(cls)
-        machine.rows, machine.effects, machine.reasons = rows, [], {}
+        machine.version, machine.rows, machine.effects, machine.reasons = version, rows, [], {}
         machine.level, machine.last_effect = level, last_effect
         machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
         return machine

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.compensation import compensation_for
 from mcp_bridge.kernel.events import Effect, EffectKind, Status, StepResult, StepStatus, Usage
 from mcp_bridge.kernel.machine import Machine
@@ -19,8 +20,6 @@ from mcp_bridge.kernel.values import canonical, normal
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
     from mcp_bridge.kernel.language.program_parser import Program
-
-VERSION = 1
 
 Json = dict[str, Any]
 
@@ -45,7 +44,7 @@ def dump(machine: Machine) -> bytes:
 def tree(machine: Machine) -> Json:
     """The state as JSON. It doesn't change when the machine goes on, so another thread may encode it."""
     return {
-        "version": VERSION,
+        "version": machine.version,
         "program": machine.program.hash,
         "last_effect": machine.last_effect,
         "pending": [[number, code] for number, code in machine.pending.items()],
@@ -64,8 +63,9 @@ def restore(program: Program, data: bytes) -> Machine:
     """
     try:
         state = json.loads(data, parse_float=lambda text: normal(float(text)))
-        if state["version"] != VERSION:
-            raise StateError("other_version", f"the state has the version {state['version']}, and not {VERSION}")
+        version = state["version"]
+        if type(version) is not int or not 1 <= version <= VERSION:
+            raise StateError("other_version", f"the state has the version {version}, and not 1 to {VERSION}")
         if state["program"] != program.hash:
             raise StateError(
                 "other_program", f"the state belongs to the program {state['program'][:12]}, not {program.hash[:12]}"
@@ -78,7 +78,7 @@ def restore(program: Program, data: bytes) -> Machine:
         pending = {number: _of(str, code) for number, code in state["pending"]}
         if not all(0 < number <= last for number in reader.numbers) or not pending.keys() <= reader.waiting.keys():
             raise ValueError("effects that there can't be")
-        machine = Machine.of_parts(level, rows, last, pending, reader.waiting, reader.deadlines)
+        machine = Machine.of_parts(level, rows, last, pending, reader.waiting, reader.deadlines, version)
         if dump(machine) != data:
             raise ValueError("not in canonical form, or with something in them that has no place there")
     except StateError:

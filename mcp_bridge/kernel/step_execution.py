@@ -136,6 +136,11 @@ class Interpreter(GroupExecution):
             level.last_output = output
         elif status != "pending":
             self.rows.append(result)
+            if status == "skipped" and self.version > 1:
+                level.drop_output(instruction)
+        elif level.owner is not None and self.version > 1:
+            # The output of a program that a step runs; the outermost one's is that of the last step with `success`.
+            level.last_output = output
         if level.ending is not None or (level.program.max_stalled_steps is not None and ends_stalled(level)):
             return
         if status != "failed":

@@ -79,6 +79,9 @@ class GroupExecution(AwaitedEffects):
                 group.level.take_output(instruction, row.output, is_referable=is_parallel)
                 if instruction.compensation is not None and row.status == "success":
                     record_compensation(group.level, instruction, instruction.compensation, row, scope)
+            elif is_parallel and self.version > 1:
+                # The group may be skipped.
+                group.level.drop_output(group.child(slot)[0])
 
     def _abort_group(self, group: Group, code: str, message: str) -> StepResult | None:
         for slot, task in enumerate(group.tasks):

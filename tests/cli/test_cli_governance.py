@@ -20,10 +20,11 @@ from mcp.client import Client
 import mcp_bridge
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.executions import status
 from mcp_bridge.executions.approvals import ApprovalRequest
 from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.host.bridge import open_bridge
-from mcp_bridge.server import program_tools
+from mcp_bridge.server import program_tools, questions
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import _question_text
 from mcp_bridge.wire import messages
@@ -167,6 +168,17 @@ def test_a_question_whose_execution_has_ended_is_void(asked):
     (row,) = asked.run("approvals", "list", "--all", "--json").json["approvals"]
     assert row["status"] == "void"
     asked.says("approvals", "approve", asked.ident, code=exit_statuses.FAILED, words=["not_suspended", "cancelled"])
+
+
+def test_an_execution_that_is_running_may_ask_where_it_was_begun(asked, monkeypatch):
+    asked.run("program", "run", asked.write("p.json", {"steps": [tool("look")]}), "--context", '{"name": "b"}')
+    running = asked.run("execution", "list", "--status", "success", "--json").json["executions"][0]["id"]
+    monkeypatch.setattr(status, "effective_status", lambda stored: "running")
+    there = "answered there; without an answer after ten minutes, `mcp-bridge approvals list` has it"
+    asked.says("approvals", "deny", running, code=exit_statuses.USAGE, words=["unknown_approval", "is running", there])
+    words = ["not_suspended", "running", "end it there", there]
+    asked.says("execution", "cancel", running, code=exit_statuses.FAILED, words=words)
+    assert questions.ANSWER_SECONDS == 10 * 60
 
 
 def test_ids_that_name_no_question_or_several_are_usage_errors(asked):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from random import Random
 
 import anyio
@@ -17,11 +18,14 @@ from recorded_programs import PROGRAM, Recording, kept, programs, ran  # noqa: F
 from mcp_bridge.cli import exit_statuses
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
 from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.replay import replayed
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language.program_parser import parse
+from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
@@ -316,3 +320,36 @@ def test_the_command_refuses_what_it_can_t_replay(desk):
     desk.says("replay", "nothing", code=exit_statuses.USAGE, words=["unknown_trace"])
     ident = desk.suspended()
     desk.says("replay", ident, "--program", "nowhere.yaml", code=exit_statuses.USAGE, words=["bad_program"])
+
+
+# --- of an older build ---
+
+
+@pytest.mark.parametrize(("machine", "given"), [(1, 0), (VERSION, "$a")])
+async def test_what_an_older_build_began_goes_on_and_is_replayed_by_its_rules(programs, monkeypatch, machine, given):
+    answers = [{"value": 0}, {"status": "failed", "code": "tool_error", "message": "no"}]
+
+    async def turns(_):
+        return answers.pop(0)
+
+    loop = {"steps": [step("a", on_error="skip"), step("b", args={"x": "$a"}, next_step="a")], "max_steps": 4}
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "Machine", partial(Machine, version=machine))
+        run = await programs.start(loop, {}, None, "me", Tools(a=turns))
+    for number in (1, 2):
+        await run.effect(number)
+    # Its process is gone: what is kept is its first state, and what has happened since.
+    await programs.lifecycle.interrupt(run.execution)
+    taken = await programs.resume(run.execution, None, "me", Tools(a=turns))
+    await taken.effect(3)
+    (waits,) = [effect for effect, _ in taken.machine.awaited()]
+    assert (waits.step, waits.arguments) == ("b", {"x": given})
+    record = await driven(programs, taken)
+    assert record["code"] == "budget_exceeded"
+    stored, entries = await kept(programs, run.execution)
+    assert entries[0].entry.payload.get("machine", 1) == machine
+    assert replayed_program(stored, entries).agrees
+    with pytest.raises(BridgeError, match="of a later version"):
+        replayed_program(stored, changed(entries, 0, machine=VERSION + 1))
+    other = replayed_program(stored, changed(entries, 0, machine=3 - machine))
+    assert not other.agrees

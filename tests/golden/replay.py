@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.language.program_parser import unbundle
 from mcp_bridge.kernel.machine import Machine
@@ -43,7 +44,10 @@ def states_of(history):
     Raises:
         ValueError: An event is refused that shouldn't be, or the other way round.
     """
-    machine = Machine(unbundle({"program": history["program"], "uses": history.get("uses", [])}), history["context"])
+    program = unbundle({"program": history["program"], "uses": history.get("uses", [])})
+    # One that is about to be recorded has none.
+    version = json.loads(history["states"][0]["bytes"])["version"] if history.get("states") else VERSION
+    machine = Machine(program, history["context"], version)
     yield dump(machine)
     for number, data in enumerate(history["events"], 1):
         refused = take(machine, data)

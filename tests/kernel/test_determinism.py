@@ -13,12 +13,13 @@ from golden import record, replay
 
 from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.language.step_fields import TYPES
 from mcp_bridge.kernel.state import dump
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = replay.files()
-RECORDED = 75
+RECORDED = 77
 """There were as many when this was written, and none is ever taken away."""
 
 
@@ -278,6 +279,9 @@ async def test_both_sides_of_a_real_container_are_where_the_recorded_histories_a
     async with sandboxes.open(governance=governance) as bridge:
         ran = await bridge.run(SCRIPT.format(given=given))
     last = [history["states"][-1] for history in histories]
+    # By the rules of today, which the machine's version says, these histories end in the same way.
+    bytes_now = [state["bytes"].replace('"version":1}', f'"version":{VERSION}}}') for state in last]
     assert lines(ran) == [json.loads(state["bytes"])["level"]["status"] for state in last]
-    assert [text for _, text in ends] == [state["bytes"] for state in last], "the host's"
-    assert [digest for digest, _ in ends] == [state["sha256"] for state in last], "the container's"
+    assert [text for _, text in ends] == bytes_now, "the host's"
+    digests = [hashlib.sha256(state.encode()).hexdigest() for state in bytes_now]
+    assert [digest for digest, _ in ends] == digests, "the container's"

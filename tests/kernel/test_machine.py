@@ -512,6 +512,39 @@ def test_what_failed_or_was_skipped_has_no_output():
     assert play.effect().arguments == {"x": 0, "a": "$a"}
 
 
+def test_a_step_that_is_skipped_has_no_output_of_an_earlier_turn():
+    step = tool("a", output_key="x", on_error="skip")
+    play = Play(step, tool("b", args={"a": "$a", "x": "$x"}, next_step="a")).ok(1)
+    assert play.effect().arguments == {"a": 1, "x": 1}
+    play.ok().fail()
+    # The context is its author's: a default there is common.
+    assert play.effect().arguments == {"a": "$a", "x": 1}
+    play.ok().ok(2)
+    assert play.effect().arguments == {"a": 2, "x": 2}
+
+
+def test_a_condition_sees_nothing_of_a_step_that_is_skipped():
+    play = Play(
+        tool("a", on_error="skip"), branch("c", "$a == 1", "b", otherwise="z"), tool("b", next_step="a"), tool("z")
+    )
+    assert play.ok(1).asked == ["b"]
+    assert play.ok().fail().asked == ["z"]
+
+
+def test_what_a_skipped_parallel_step_and_its_failures_gave_is_of_an_earlier_turn():
+    group = parallel("p", tool("a"), tool("b"), timeout_seconds=5, on_error="skip")
+    play = Play(group, tool("z", args={"p": "$p", "a": "$a", "b": "$b"}, next_step="p")).ok(1, "a").ok(2, "b").ok()
+    play.ok(3, "a").fire()
+    assert play.trace[-3:] == ["a success", "b failed", "p skipped"]
+    assert play.effect().arguments == {"p": "$p", "a": 3, "b": "$b"}
+
+
+def test_an_output_that_goes_is_a_change_and_one_that_is_gone_is_none():
+    play = Play(tool("a", on_error="skip", next_step="a"), max_stalled_steps=2).ok(1).ok(1).fail().fail()
+    assert play.asked == ["a"]
+    assert play.fail().machine.status == "stalled"
+
+
 # --- parallel -------------------------------------------------------------------------------------------------------------
 
 
@@ -903,6 +936,24 @@ def test_case_40_a_resume_honours_next_step_is_terminal_and_the_branch():
 def test_what_was_resumed_is_not_the_output_of_the_program():
     # As in llm-nano-vm: the output is that of the step that succeeded, and this one stays pending in the trace.
     assert Play(tool("a"), tool("b")).ok(1).pend().resume(2).end == ("success", 1)
+
+
+@pytest.mark.parametrize("inner", [[tool("p")], [tool("a"), tool("p")]])
+def test_what_was_resumed_is_the_output_of_the_step_that_runs_the_program(inner):
+    steps = {"type": "program", "program": {"steps": inner}}
+    play = Play({"id": "in", **steps}, tool("z", args={"v": ["$in", "$in.k"]}))
+    if len(inner) > 1:
+        play.ok("a", "in/a")
+    play.pend().resume({"k": 5})
+    assert play.effect().arguments == {"v": [{"k": 5}, 5]}
+    assert play.trace[-2:] == ["in/p pending", "in success"]
+    assert play.ok(7).end == ("success", 7)
+
+
+def test_what_was_resumed_is_the_output_of_a_program_in_a_map():
+    step = {"type": "program", "program": {"steps": [tool("p")]}}
+    play = Play({"id": "m", "type": "map", "over": [1, 2], "step": step}).pend("m[1]/p").pend("m[0]/p")
+    assert play.resume("second").resume("first").end == ("success", ["first", "second"])
 
 
 def test_the_one_that_waited_longest_is_resumed_first():

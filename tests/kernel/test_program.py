@@ -506,6 +506,25 @@ def test_a_bundle_brings_along_what_is_run_by_name():
 # --- warnings ---
 
 
+def test_a_map_whose_item_has_the_name_of_its_number_is_warned_of():
+    body = {"type": "tool", "tool": "t", "args": {"x": "$index"}}
+    lost = {"id": "m", "type": "map", "over": [1], "as": "index", "step": body}
+    inner = {"type": "program", "program": {"steps": [lost]}}
+    steps = [
+        lost,
+        {**lost, "id": "n", "as": "it"},
+        {"id": "p", **inner},
+        {**lost, "id": "q", "as": "it", "step": inner},
+    ]
+    found = program_warnings.warnings(parse({"steps": steps}))
+    assert [fault.path for fault in found] == [
+        "steps[0].as",
+        "steps[2].program.steps[0].as",
+        "steps[3].step.program.steps[0].as",
+    ]
+    assert "the number of the item" in found[0].message
+
+
 def test_an_id_that_can_be_taken_for_a_path_is_warned_of():
     odd = ["m[0]", "i/h", "charge.compensate", "a b", "two\nlines", "\x1b[2J"]
     inner = {"steps": [TOOL | {"id": "x.y"}, TOOL | {"id": "look-once"}]}

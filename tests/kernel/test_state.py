@@ -206,10 +206,29 @@ def test_a_program_that_runs_another_by_name_is_another_when_that_one_has_change
     assert refused(two, dump(Machine(one))) == "other_program"
 
 
-@pytest.mark.parametrize("version", [VERSION + 1, VERSION - 1, str(VERSION), None, [VERSION]])
+@pytest.mark.parametrize("version", [VERSION + 1, 0, -1, 1.5, True, str(VERSION), None, [VERSION]])
 def test_a_state_of_another_version_is_refused(version):
     state = json.loads(dump(busy()))
     assert refused(PROGRAM, rfc8785.dumps(state | {"version": version})) == "other_version"
+
+
+LOOP = parse(
+    {
+        "steps": [tool("a", on_error="skip"), tool("b", args={"x": "$a"}, next_step="a")],
+    }
+)
+
+
+@pytest.mark.parametrize(("version", "given"), [(1, 5), (2, "$a")])
+def test_a_state_goes_on_by_the_rules_that_it_was_begun_with(version, given):
+    machine = Machine(LOOP, {}, version)
+    for outcome in (Outcome(1, "ok", 5), Outcome(2, "ok"), Outcome(3, "failed")):
+        data = dump(machine)
+        assert json.loads(data)["version"] == version
+        machine = restore(LOOP, data)
+        machine.apply(outcome)
+    ((effect, _),) = machine.awaited()
+    assert (effect.step, effect.arguments) == ("b", {"x": given})
 
 
 @pytest.mark.parametrize(

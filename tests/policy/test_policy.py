@@ -795,7 +795,14 @@ def test_a_denial_says_which_rule_and_nothing_else_of_the_policy():
         (call(step=step(agents()), amount=1), "it may only be called as a step of one of the operator's programs."),
         (call(step=step(operators(OTHER)), amount=1), "by rule 1: it may not be called as a step of this program."),
         (call(step=step(operators()), amount=501), "The operator's policy denies local.pay, by rule 1."),
-        (call(step=step(operators()), amount="x"), "The operator's policy denies local.pay, by rule 1."),
+        (
+            call(step=step(operators()), amount="x"),
+            "by rule 1: the rule can't be decided for these arguments, which never lets a call through.",
+        ),
+        (
+            call(step=step(ProgramRef("operator", OTHER, "pay", has_changed=True)), amount=1),
+            "it may not be called as a step of this program, which is another now than when this execution began.",
+        ),
         (call(step=step(operators()), made={1: 1}, amount=1), "the rule lets through no more calls in this execution."),
     ],
 )
@@ -804,6 +811,28 @@ def test_a_denial_says_what_the_agent_may_know(asked, message):
     assert text.endswith(message)
     for hidden in (PAY, "500", "amount", "pay_pipeline", "max_calls", "local.*"):
         assert hidden not in text
+
+
+@pytest.mark.parametrize("value", ["100", None, True, [50]])
+def test_a_ban_that_can_t_be_decided_says_so_and_nothing_of_its_condition(value):
+    message = decide(rules(rule("a.b", "deny", when="$amount > 500")), call("a.b", amount=value)).message
+    told = "the rule can't be decided for these arguments, which never lets a call through."
+    assert message == f"The operator's policy denies a.b, by rule 1: {told}"
+    assert decide(rules(rule("a.b", "deny", when="$amount > 500")), call("a.b", amount=501)).message == (
+        "The operator's policy denies a.b, by rule 1."
+    )
+
+
+def test_a_denial_of_a_program_that_has_changed_says_what_helps():
+    changed = ProgramRef("operator", OTHER, "pay", has_changed=True)
+    assert OTHER in decide(rules(PAYMENT), call(step=step(changed), amount=1)).error().hint
+    inner = step(operators(), ProgramRef("agent", OTHER, "pay", has_changed=True))
+    error = decide(rules(PAYMENT), call(step=inner, amount=1)).error()
+    # No rule lets the agent's programs through by their hash.
+    assert "puts the program's file back as it was." in error.hint
+    assert OTHER not in error.hint
+    listed = rules(rule("local.pay", "program", programs=["pay", OTHER]))
+    assert decide(listed, call(step=step(changed), amount=1)).effect == "allow"
 
 
 def test_the_presets_denial_names_the_preset():

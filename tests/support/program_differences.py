@@ -288,6 +288,15 @@ DIFFERENCES = {
         "<2>",
         {"user": 2.0},
     ),
+    "skipped this time": Difference(
+        "A step that is skipped has the output of an earlier turn of its loop",
+        "It has none",
+        "a call must not be made with what belongs to another turn",
+        steps(tool("a", on_error="skip"), tool("b", args={"a": "$a"}, next_step="a"), max_steps=4),
+        {"asked": [["a", {}], ["b", {"a": 1}], ["a", {}], ["b", {"a": 1}]]},
+        {"asked": [["a", {}], ["b", {"a": 1}], ["a", {}], ["b", {"a": "$a"}]]},
+        script={"a": [1, ERROR], "b": [0]},
+    ),
     # --- conditions ---
     "parentheses": decided(
         "Parentheses are dropped",

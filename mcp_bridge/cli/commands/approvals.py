@@ -176,6 +176,7 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `argument_decoding.execution`.
     """
     from mcp_bridge.executions.approvals import approval_requests
+    from mcp_bridge.executions.status import ASKED_THERE, effective_status
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     store = ProgramStore(database)
@@ -187,6 +188,12 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         rows = [row for row in rows if str(row.approval.effect) == number]
     elif len(rows) > 1:
         rows = [row for row in rows if row.status == "open"] or rows
+    if not rows and effective_status(execution) == "running":
+        raise BridgeError(
+            "unknown_approval",
+            f"The execution {short_id} is running: no question {ident[:100]!r} of it waits for a decision here.",
+            hint=ASKED_THERE,
+        )
     if not rows:
         raise BridgeError(
             "unknown_approval",

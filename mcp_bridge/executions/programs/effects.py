@@ -57,6 +57,7 @@ class ProgramEffects:
     ) -> None:
         self._gate = gate
         self._operators = operators
+        self._hashes = {program.hash for program in operators.values()}
         self._recorder = recorder
         self._holds = holds
 
@@ -111,7 +112,7 @@ class ProgramEffects:
                 case "tool":
                     return await self._tool(run, effect, request, approved)
                 case "wait":
-                    return await wait(effect)
+                    return await wait(effect, run.asked.get(number))
                 case "event":
                     return Outcome(number, "pending")
                 case "approval":
@@ -143,10 +144,7 @@ class ProgramEffects:
     async def _tool(
         self, run: ProgramRun, effect: Effect, request: RequestContext, approved: Mapping[str, Any] | None
     ) -> Outcome:
-        chain = tuple(
-            ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
-            for name, program in run.machine.programs_of(effect.id)
-        )
+        chain = tuple(self._reference(run, name, program) for name, program in run.machine.programs_of(effect.id))
         undoing = effect.attempt if run.machine.undoes(effect.id) else 0
         call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step, undoing))
         # Before anything of it is recorded.
@@ -175,12 +173,17 @@ class ProgramEffects:
         except ValueFaultError as exc:
             raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
 
-    def _origin(self, run: ProgramRun, name: str | None, program: Program) -> Origin:
-        """A program's owner, by where the host has read it from, not by what it says of itself."""
+    def _reference(self, run: ProgramRun, name: str | None, program: Program) -> ProgramRef:
+        """A program as rules see it: its owner is by where the host has read it from, not by what it says of itself."""
+        origin: Origin = run.origin
         if name is None:
-            return run.origin
-        known = self._operators.get(name)
-        return "operator" if known is not None and known.hash == program.hash else "agent"
+            # One without a name is known by its file's, which no execution has.
+            has_changed = origin == "operator" and program.hash not in self._hashes
+        else:
+            known = self._operators.get(name)
+            has_changed = known is not None and known.hash != program.hash
+            origin = "agent" if known is None or has_changed else "operator"
+        return ProgramRef(origin, program.hash, name or program.name, has_changed)
 
     async def _approval(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
         """Ask the client's user an approval step's question, if the client can be asked."""

@@ -23,7 +23,7 @@ from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.program_run import Earlier, ProgramRun
 from mcp_bridge.executions.programs.record import run_record
-from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
+from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash, waits_since
 from mcp_bridge.executions.programs.subjects import subjects_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
@@ -234,6 +234,7 @@ class Programs:
             starter,
             None if run.servers is None else sorted(run.servers),
             run.warnings,
+            machine.version,
         )
         added = False
         try:
@@ -363,7 +364,13 @@ class Programs:
             # Whoever resumes it: it never gets servers that its starter didn't give it.
             servers=_servers_of(history),
             warnings=_start(history).denied,
-            earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
+            earlier=Earlier(
+                ids_of(values),
+                (stored.record or {}).get("waiting", ()),
+                approved,
+                unresolved,
+                waits_since(machine, history),
+            ),
         )
         for effect, _ in machine.awaited():
             since = began[effect.id]["since"] if effect.id in began else None

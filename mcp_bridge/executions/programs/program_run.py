@@ -122,12 +122,14 @@ class Earlier(NamedTuple):
         waited: The rows of its record at its last suspension. What waited then keeps its due time.
         approved: The questions that a person has approved, by their effects.
         unresolved: Rows of the effects that were in doubt when the machine stopped awaiting them.
+        asked: When waits that the machine still awaits were asked for, in seconds since 1970, by their effects.
     """
 
     references: Ids
     waited: Sequence[WaitingRow]
     approved: Mapping[int, QuestionFields]
     unresolved: list[InDoubtRow[int]]
+    asked: Mapping[int, float]
 
 
 class ProgramRun:
@@ -153,7 +155,7 @@ class ProgramRun:
         violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has applied an event in this run.
-        waited, approved, references: As in `Earlier`.
+        waited, approved, references, asked: As in `Earlier`.
         doubts: Rows of the effects in doubt, by their numbers.
         unresolved: As in `Earlier`. Nobody has settled these effects.
     """
@@ -183,7 +185,8 @@ class ProgramRun:
         self.context = context
         self.warnings = warnings
         self.resumed = earlier is not None
-        self.references, self.waited, self.approved, self.unresolved = earlier or Earlier({}, (), {}, [])
+        earlier = earlier or Earlier({}, (), {}, [], {})
+        self.references, self.waited, self.approved, self.unresolved, self.asked = earlier
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
@@ -414,23 +417,34 @@ class ProgramRun:
         elif wanted:
             self._offered[effect.id] = effect
 
-    def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any]:
-        """Apply an outcome and number it, without an await between the two."""
-        outcome = self._end(outcome, read)
-        self._sequence += 1
-        return {"sequence": self._sequence, **outcome_object(outcome)}
+    def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any] | None:
+        """Apply an outcome and number it, without an await between the two.
 
-    def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
-        """Apply an outcome. Returns what was applied: a failure, if the machine refuses the outcome itself."""
-        if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
-            try:
-                self._apply(outcome, read)
-            except IllegalEventError as exc:
-                logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
-                outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
-                self._apply(outcome)
-        else:
+        Returns:
+            The outcome as a JSON object, with its number; None if the machine no longer awaits the effect. Such an
+            outcome has no number: the guest's machine would refuse it.
+        """
+        taken = self._end(outcome, read)
+        if taken is None:
+            return None
+        self._sequence += 1
+        return {"sequence": self._sequence, **outcome_object(taken)}
+
+    def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome | None:
+        """Apply an outcome.
+
+        Returns:
+            What was applied: a failure, if the machine refuses the outcome itself; None if it no longer awaits one.
+        """
+        if outcome.effect not in self.machine.waiting and outcome.effect not in self.machine.deadlines:
             self._journal.event(self, outcome, None)
+            return None
+        try:
+            self._apply(outcome, read)
+        except IllegalEventError as exc:
+            logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
+            outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
+            self._apply(outcome)
         return outcome
 
     def _apply(self, event: Event, read: Read | None = None) -> None:
@@ -477,7 +491,8 @@ class ProgramRun:
             return
         if self._deadlines.pop(effect.id, None) is None:
             return  # withdrawn at the moment when it passed
-        self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
+        if (told := self._take(Outcome(effect.id, "ok"))) is not None:
+            self._fired[effect.id] = told
         withdrawn.set()
 
     async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions import in_doubt
+from mcp_bridge.executions.programs.waits import due
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 
@@ -49,7 +50,7 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
 def _waiting(run: ProgramRun, effect: Effect) -> WaitingRow:
     row: WaitingRow = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
     if effect.kind == "wait":
-        row["due"] = time.time() + effect.arguments["seconds"]
+        row["due"] = due(effect, run.asked.get(effect.id))
     if effect.kind in {"approval", "event"} and effect.timeout is not None:
         row["due"] = time.time() + effect.timeout
     if effect.kind == "approval":

@@ -14,6 +14,7 @@ from mcp_bridge.kernel.events import IllegalEventError, Outcome, Redo
 from mcp_bridge.ledger.log.payloads import (
     EffectOutcome,
     ModelIntent,
+    ProgramStart,
     ProgramSuspension,
     ToolIntent,
     Transition,
@@ -30,6 +31,22 @@ if TYPE_CHECKING:
 def state_hash(data: bytes) -> str:
     """SHA-256 of a state, by which a suspension's entry tells which state it left."""
     return hashlib.sha256(data).hexdigest()
+
+
+def waits_since(machine: Machine, entries: Sequence[Recorded]) -> dict[int, float]:
+    """When the waits that a machine awaits were asked for, in seconds since 1970, by their effects.
+
+    Args:
+        machine: As its process left it.
+        entries: All of the execution's.
+    """
+    waits = {effect.id for effect, _ in machine.awaited() if effect.kind == "wait"} - machine.deadlines.keys()
+    found: dict[int, float] = {}
+    for row in entries if waits else ():
+        match understood(row):
+            case ProgramStart(effects=effects) | EffectOutcome(effects=effects) | Transition(effects=effects):
+                found |= dict.fromkeys(waits.intersection(effects or ()), row.time)
+    return found
 
 
 def apply_recorded(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[int]:

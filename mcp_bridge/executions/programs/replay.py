@@ -14,6 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.recovery import state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.awaited_effects import VERSION
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome
 from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.machine import Machine
@@ -98,14 +99,16 @@ class _Replay:
             raise not_replayable(
                 stored, "it was erased" if isinstance(start, Erased) else "it is of an earlier version"
             )
+        if not 1 <= start.machine <= VERSION:
+            raise not_replayable(stored, "it is of a later version")
         try:
             self._program = programs.unbundle(stored.bundle)
         except (ValueError, KeyError, TypeError) as exc:
             raise BridgeError("bad_state", f"The program of {stored.id} can't be used: {exc}.") from None
         self._begun, self._start = begun, start
         self._history = [(row, understood(row)) for row in entries]
-        self._machine = Machine(self._program, start.context)
-        self._other = None if other is None else _Other(other, start.context)
+        self._machine = Machine(self._program, start.context, start.machine)
+        self._other = None if other is None else _Other(Machine(other, start.context, start.machine))
 
     def result(self) -> Replayed:
         """Run the replay; returns its result."""
@@ -213,8 +216,8 @@ class _Other:
     Its effects may have other numbers, which are mapped. Effects are compared by what they do, not by their steps.
     """
 
-    def __init__(self, program: Program, context: dict[str, Any]) -> None:
-        self._machine = Machine(program, context)
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._numbers: dict[int, int] = {}
 
     def follow(self, row: Recorded, event: Event | None, wanted: list[Effect], step: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.references import NAME, names_of
-from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep, ParallelStep, ProgramStep
+from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep, MapStep, ParallelStep, ProgramStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,10 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 
 def warnings(program: Program) -> tuple[Fault, ...]:
-    """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text, odd ids."""
+    """What is legal, and looks like a mistake: unreachable steps, indices in brackets in a text, and odd names."""
     odd = itertools.islice(_like_paths(program.steps, ""), _MAX_WARNINGS)
-    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *odd)
+    lost = itertools.islice(_lost_items(program.steps, ""), _MAX_WARNINGS)
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *odd, *lost)
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
@@ -75,6 +76,20 @@ def _like_paths(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
                 yield Fault(f"{place}.id", "bad_value", message)
         if isinstance(step, ProgramStep) and step.program_name is None:
             yield from _like_paths(step.program.steps, f"{where}.program.")
+
+
+def _lost_items(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
+    """Maps whose item has the name of its number."""
+    for index, step in enumerate(steps):
+        where = f"{path}steps[{index}]"
+        inner, at = step, where
+        if isinstance(step, MapStep):
+            if step.item_name == "index":
+                message = "$index is the number of the item: by this name nothing leads to the item itself"
+                yield Fault(f"{where}.as", "bad_value", message)
+            inner, at = step.body, f"{where}.step"
+        if isinstance(inner, ProgramStep) and inner.program_name is None:
+            yield from _lost_items(inner.program.steps, f"{at}.program.")
 
 
 def _within(step: Step, path: str) -> Iterator[tuple[str, Step]]:

@@ -424,6 +424,7 @@ class ProgramStart(Payload):
         starter: Who started it; None in entries of version 0.1.0.
         servers: The configured names of the servers that it may use; None for all.
         denied: Rows of the steps that the policy denies in any case.
+        machine: The version of the rules by which its machine goes on.
     """
 
     KIND = "start"
@@ -435,11 +436,12 @@ class ProgramStart(Payload):
     starter: str | None = None
     servers: Sequence[str] | None = None
     denied: Sequence[dict[str, Any]] = ()
+    machine: int = 1
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its fields besides the name."""
-        return _without(self.encode(), "program")
+        """Its fields besides the name and the machine's version."""
+        return _without(self.encode(), "program", "machine")
 
     def encode(self) -> dict[str, Any]:
         encoded = {"program": self.program} | _given(origin=self.origin)
@@ -447,7 +449,9 @@ class ProgramStart(Payload):
             encoded |= {"context": self.context, "effects": list(self.effects)}
         if self.starter is not None:
             encoded |= {"starter": self.starter, "servers": _listed(self.servers)}
-        return encoded | ({"denied": list(self.denied)} if self.denied else {})
+        if self.denied:
+            encoded |= {"denied": list(self.denied)}
+        return encoded | ({"machine": self.machine} if self.machine > 1 else {})
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -459,6 +463,7 @@ class ProgramStart(Payload):
             payload.get("starter"),
             payload.get("servers"),
             payload.get("denied", ()),
+            payload.get("machine", 1),
         )
 
 

@@ -22,11 +22,13 @@ class ProgramRef:
         origin: Its owner, by where the host has read it from; never by its name or content.
         hash: SHA-256 of its canonical form, in lower-case hexadecimal.
         name: Its name, or None for one that was passed inline.
+        has_changed: Whether the operator's programs have another in its place by now, or none.
     """
 
     origin: Origin
     hash: str
     name: str | None = None
+    has_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from mcp_bridge.policy.rules.presets import preset_effect
 from mcp_bridge.policy.rules.rule_evaluation import Cause
 
 if TYPE_CHECKING:
-    from mcp_bridge.policy.rules.call import Call
+    from mcp_bridge.policy.rules.call import Call, ProgramRef
     from mcp_bridge.policy.rules.globs import ToolNames
     from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.policy.rules.presets import Outcome
@@ -41,9 +41,17 @@ _FOR_THE_AGENT = {
     Cause.NOT_A_STEP: "it may only be called as a step of one of the operator's programs",
     Cause.NOT_OPERATORS: "it may only be called as a step of one of the operator's programs",
     Cause.NOT_ITS_PROGRAM: "it may not be called as a step of this program",
+    Cause.CHANGED_PROGRAM: (
+        "it may not be called as a step of this program, which is another now than when this execution began"
+    ),
+    Cause.NO_ANSWER: "the rule can't be decided for these arguments, which never lets a call through",
     Cause.USED_UP: "the rule lets through no more calls in this execution",
 }
 """What a denial says of its cause. Of conditions and of other rules it says nothing."""
+
+
+_CERTAIN = frozenset({Cause.NOT_A_STEP, Cause.NOT_OPERATORS, Cause.NOT_ITS_PROGRAM, Cause.CHANGED_PROGRAM})
+"""Why a call is denied whatever its arguments are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class Decision:
         cause: Why the rule decided so; None if the preset did.
         reason: The operator's own words, or None.
         counts: Numbers of the rules with `max_calls` that the call counts against unless it is denied.
+        hint: What the operator can do about a denial, or None.
     """
 
     effect: Outcome
@@ -67,6 +76,7 @@ class Decision:
     cause: Cause | None = None
     reason: str | None = None
     counts: tuple[int, ...] = ()
+    hint: str | None = None
 
     @property
     def message(self) -> str:
@@ -78,7 +88,7 @@ class Decision:
 
     def error(self) -> BridgeError:
         """The denial as an error, `denied`, whose every part may be shown to the agent."""
-        return BridgeError("denied", self.message, tool=self.tool, rule=self.rule)
+        return BridgeError("denied", self.message, hint=self.hint, tool=self.tool, rule=self.rule)
 
 
 _STRICTNESS: dict[Outcome, int] = {"allow": 0, "approve": 1, "deny": 2}
@@ -142,8 +152,7 @@ def _unconditional_denial_alone(snapshot: PolicySnapshot, call: Call, *, knows_h
         if rule.rule.effect == "program":
             # What isn't a step of its programs is refused before its condition is asked.
             verdict, cause = rule.judge(call, reading)
-            is_refused = verdict == "deny" and cause in _FOR_THE_AGENT and cause is not Cause.USED_UP
-            return _by_rule("deny", call, rule, cause) if is_refused else None
+            return _by_rule("deny", call, rule, cause) if verdict == "deny" and cause in _CERTAIN else None
         if rule.rule.effect == "allow" and reading == "broad":
             if rule.rule.when is None and rule.rule.max_calls is not None:
                 return _by_rule("deny", call, rule, Cause.OTHER_NAME)
@@ -165,4 +174,12 @@ def _by_rule(
 ) -> Decision:
     bounding = [each for each in (rule, overruled) if each and each.rule.max_calls is not None]
     counts = () if effect == "deny" else tuple(each.number for each in bounding)
-    return Decision(effect, str(call.names), rule.number, rule.label, cause, rule.rule.reason, counts)
+    hint = _to_go_on(call.step.chain[-1]) if cause is Cause.CHANGED_PROGRAM and call.step else None
+    return Decision(effect, str(call.names), rule.number, rule.label, cause, rule.rule.reason, counts, hint)
+
+
+def _to_go_on(program: ProgramRef) -> str:
+    """What lets other executions of a program that has changed make their calls, if the rule names it."""
+    # One that another runs by its name is the operator's only while it has that hash.
+    listed = f", or lists {program.hash} in the rule's programs" if program.origin == "operator" else ""
+    return f"Before others that wait go on, the operator puts the program's file back as it was{listed}."

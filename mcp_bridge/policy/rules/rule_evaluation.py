@@ -40,6 +40,7 @@ class Cause(enum.Enum):
     NOT_A_STEP = "the call is no step of a program"
     NOT_ITS_PROGRAM = "the step is in a program that isn't one of the rule's"
     NOT_OPERATORS = "the step is in a program that isn't the operator's"
+    CHANGED_PROGRAM = "the step is in a program of the operator's that is another now than when its execution began"
     USED_UP = "it has let through as many calls in this execution as it may"
 
 
@@ -139,9 +140,11 @@ class CompiledRule:
         if step is None:
             return Cause.NOT_A_STEP
         program = step.chain[-1]
-        if program.origin != "operator":
-            return Cause.NOT_OPERATORS
-        return None if program.hash in self._hashes else Cause.NOT_ITS_PROGRAM
+        if program.origin == "operator" and program.hash in self._hashes:
+            return None
+        if program.has_changed:
+            return Cause.CHANGED_PROGRAM
+        return Cause.NOT_OPERATORS if program.origin != "operator" else Cause.NOT_ITS_PROGRAM
 
     def _used_up(self, call: Call) -> bool:
         return self.rule.max_calls is not None and call.made.get(self.number, 0) >= self.rule.max_calls

@@ -11,6 +11,7 @@ from program_tools import Tools, database, driven, service, step  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.programs import waits
 from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.executions.programs.sandbox_programs import Session
 from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
@@ -345,3 +346,92 @@ async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
         with pytest.raises(BridgeError) as caught:
             await service(tasks).start({"steps": [step("a")]}, {"a": 1}, "key", "me", Oversized())
     assert caught.value.code == "context_too_large"
+
+
+async def test_an_outcome_that_comes_when_its_deadline_has_passed_has_no_number(service):
+    group = {
+        "id": "both",
+        "type": "parallel",
+        "timeout_seconds": 0.05,
+        "on_error": "skip",
+        "parallel_steps": [step("a")],
+    }
+    program = {"steps": [group, step("b")]}
+
+    async def at_once(approved):
+        return {"value": 1}
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs, passed = service(tasks), anyio.Event()
+
+            async def late(approved):
+                # As a call that can't be cancelled any more, and ends at that moment.
+                with anyio.CancelScope(shield=True):
+                    await passed.wait()
+                return {"value": 1}
+
+            run = await programs.start(program, {}, None, "me", Tools(a=late, b=at_once))
+
+            async def pass_the_deadline():
+                answered["deadline"] = await run.effect(1)
+                passed.set()
+
+            answered = {}
+            tasks.start_soon(pass_the_deadline)
+            with pytest.raises(BridgeError) as caught:
+                await run.effect(2)
+            assert caught.value.code == "effect_cancelled"
+            following = next(effect.id for effect, _ in run.machine.awaited())
+            answered["b"] = await run.effect(following)
+            await programs.keep(run)
+    # The guest applies outcomes in the order of their numbers, and waits for each.
+    assert [answer["sequence"] for answer in answered.values()] == [1, 2]
+    entries = [row.entry for row in await programs.recorder.read(run.execution)]
+    assert [entry.payload["effects"] is None for entry in entries if entry.kind == "outcome"] == [False, True, False]
+
+
+@pytest.mark.parametrize("step_", [
+    {"id": "pause", "type": "wait", "seconds": 8},
+    step("a", retry={"schedule": [8]}),
+])  # fmt: skip
+async def test_a_wait_that_was_cut_short_goes_on_for_what_is_left_of_it(service, monkeypatch, step_):
+    async def fails(approved):
+        return {"status": "failed", "code": "tool_error", "message": "no"}
+
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools(a=fails)
+        run = await programs.start({"steps": [step_]}, {}, None, "me", tools)
+        if step_["type"] == "tool":
+            await run.effect(1)
+        # Its process is gone.
+        await programs.lifecycle.interrupt(run.execution)
+        resumed = await programs.resume(run.execution, None, "me", tools)
+    ((effect, _),) = resumed.machine.awaited()
+    entries = await programs.recorder.read(run.execution)
+    began = next(row.time for row in entries if effect.id in row.entry.payload["effects"])
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(waits.anyio, "sleep", sleep)
+    # Six seconds later; when it is over; and by a clock that was set back.
+    for passed in (6, 9, -5):
+        monkeypatch.setattr(waits.time, "time", lambda passed=passed: began + passed)
+        assert (await waits.wait(effect, resumed.asked[effect.id])).status == "ok"
+    assert slept == pytest.approx([2, 0, 8])
+    monkeypatch.undo()
+
+
+async def test_a_long_wait_whose_process_died_before_it_was_kept_is_due_when_it_was(service):
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        run = await programs.start({"steps": [{"id": "p", "type": "wait", "seconds": 3600}]}, {}, None, "me", tools)
+        await programs.lifecycle.interrupt(run.execution)
+        resumed = await programs.resume(run.execution, None, "me", tools)
+        assert list(resumed.asked) == [1]
+        resumed.asked[1] -= 60
+        resumed.machine.apply(Outcome(1, "pending"))
+        (waiting,) = (await programs.keep(resumed))["waiting"]
+    assert waiting["due"] == resumed.asked[1] + 3600

@@ -99,6 +99,10 @@ WRITTEN = [
         ProgramStart("p", "operator", {}, [], "operator", None, [{"a": 1}]),
     ),
     (
+        '{"program":"p","origin":"operator","context":{},"effects":[],"starter":"operator","servers":null,"machine":2}',
+        ProgramStart("p", "operator", {}, [], "operator", machine=2),
+    ),
+    (
         '{"kind":"tool","tool":"shop.pay","arguments":{"n":1},' + CALL + ',"sent":{"n":1,"m":2},"rules":[1,2]}',
         ToolIntent("shop.pay", {"n": 1}, REF, {"n": 1, "m": 2}, None, [1, 2]),
     ),
