@@ -970,11 +970,12 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Restore it again with `mcp-bridge restore FILE`."),
         "state_unsafe": Description("Others can write the state directory.", "Do what the hint says."),
         "state_unusable": Description(
-            "The state directory can't be made or used.",
-            "Check its owner and mode, or set `MCP_BRIDGE_STATE_DIR`."),
+            "The state directory can't be made or used: by its owner or mode, on a read-only file system, or on one"
+            " without file locks.",
+            "Correct what the reason names, or set `MCP_BRIDGE_STATE_DIR`."),
         "state_unwritable": Description(
             "A file in the state directory can't be written when a container is started.",
-            "Check its owner and mode."),
+            "Check its owner and mode, and whether its file system is read-only."),
         "too_many_keys": Description(
             "The log's key was rotated as often as a verifier accepts.",
             "Move the state directory away: another log begins.", _COMMAND),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import state_directory
+from mcp_bridge.private_files import require_writable, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,11 +47,12 @@ async def prepare(
         refresh: Whether to try the engine again, though the result of an earlier trial is kept.
 
     Raises:
-        BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+        BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, …;
+            `state_unusable`.
     """
     from mcp_bridge.sandbox.open_driver import open_engine
 
-    state_directory(settings.state_dir, durable=True)
+    require_writable(state_directory(settings.state_dir, durable=True))
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, report.choice, notify)
     return Prepared(report, open_engine(report.choice, settings.state_dir), image)
@@ -63,7 +64,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `prepare`.
     """
-    state_directory(settings.state_dir, durable=True)
+    require_writable(state_directory(settings.state_dir, durable=True))
     return (await _probe(settings, None, refresh=False)).choice
 
 
