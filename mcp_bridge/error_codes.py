@@ -1150,7 +1150,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
         "too_few_descriptors": Description(
-            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "The process may not have as many files open as a sandbox, or `http.max_connections`, needs.",
             "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_clients": Description(
             "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_bridge.cli.commands.gone_on import GoneOn
     from mcp_bridge.host.bridge import Bridge
 
@@ -96,15 +98,19 @@ def send(
             print_json({"executions": [one.to_json() for one in records]})
         else:
             for one in records:
-                if one.record["status"] == NOT_SENT:
-                    showing.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
-                    continue
-                showing.echo(f"sent to {one.ident}, which is {one.record['status']}")
-                if one.run is not None or one.record["status"] not in showing.UNENDED:
-                    one.print(named)
+                _print_sent(one, named)
         if any(one.record["status"] == NOT_SENT for one in records):
             return exit_statuses.FAILED
         # Without --resume the command has done all that it was to do.
         return next((status for one in records if (status := one.exit_status)), 0) if and_resume else exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _print_sent(one: GoneOn, named: Path | None) -> None:
+    if one.record["status"] == NOT_SENT:
+        showing.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
+        return
+    showing.echo(f"sent to {one.ident}, which is {one.record['status']}")
+    if one.run is not None or one.record["status"] not in showing.UNENDED:
+        one.print(named)

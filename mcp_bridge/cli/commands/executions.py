@@ -207,7 +207,7 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
             value_text = "" if value is None else showing.short_value(value)
             cells.append((step["id"], step["status"], str(step.get("retries") or ""), value_text))
         showing.table(("step", "status", "retries", "output or error"), cells)
-    for name in ("stdout", "stderr"):
+    for name in ("stdout", "stderr", "traceback"):
         if text := record.get(name):
             showing.echo(f"{name}:")
             showing.echo(text.removesuffix("\n"))
@@ -215,8 +215,6 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         showing.echo(f"output: {showing.whole_value(record['output'])}")
     if record["error"] is not None:
         showing.echo(f"{record['code'] or 'error'}: {showing.hung(record['error'])}")
-    if record.get("traceback"):
-        showing.echo(f"traceback:\n      {showing.hung(record['traceback'].rstrip())}")
     for line in showing.next_steps(record["waiting"], ident, config):
         showing.echo(line)
     for line in showing.unresolved(record):
@@ -312,9 +310,8 @@ def resumed(
     Raises:
         BridgeError: As `argument_decoding.execution`, `Bridge.for_owner` and `Programs.resume`.
     """
-    from mcp_bridge.cli.terminal_prompts import terminal
-
     from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
+    from mcp_bridge.cli.terminal_prompts import terminal
 
     async def work(bridge: Bridge) -> GoneOn:
         row = await argument_decoding.execution(bridge.programs.store, execution)
@@ -386,9 +383,8 @@ def _settlement(
 def _settled(
     named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
-    from mcp_bridge.cli.terminal_prompts import terminal
-
     from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
+    from mcp_bridge.cli.terminal_prompts import terminal
 
     async def settled(bridge: Bridge, row: StoredExecution) -> dict[str, Any]:
         return await bridge.for_owner(row, goes_on=and_resume).settle_execution(

@@ -72,7 +72,11 @@ async def gone_on(bridge: Bridge, record: Mapping[str, Any], before: StoredExecu
     store = bridge.programs.store
     stored = await argument_decoding.execution(store, before.id)
     run = None
-    if stored.kind == "script" and record["status"] not in {"running", "interrupted"} and stored.record != before.record:
+    if (
+        stored.kind == "script"
+        and record["status"] not in {"running", "interrupted"}
+        and stored.record != before.record
+    ):
         run = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
     return GoneOn(dict(record), await argument_decoding.short_id(store, stored.id), run)
 

@@ -241,7 +241,9 @@ async def test_what_could_not_be_recorded_at_the_end_is_logged_by_a_sentence(sma
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_of_a_clock_that_went_back_whoever_begins_something_is_told_and_nobody_else(tmp_path, monkeypatch, caplog):
+async def test_of_a_clock_that_went_back_whoever_begins_something_is_told_and_nobody_else(
+    tmp_path, monkeypatch, caplog
+):
     state = await made(tmp_path / "state")
     now = time.time_ns
     async with Database(state / FILE_NAME) as database:
@@ -304,7 +306,9 @@ def test_a_read_only_file_system_is_named_and_no_owner_is_blamed(tmp_path, monke
     desk.write("mcp-bridge.toml", f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
     asyncio.run(made(tmp_path / "state"))
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
-    ended = desk.says("program", "run", "p.json", code=1, words=["state_unusable", f"{tmp_path}/state is on a read-only"])
+    ended = desk.says(
+        "program", "run", "p.json", code=1, words=["state_unusable", f"{tmp_path}/state is on a read-only"]
+    )
     assert "Mount it writable" in ended.err
     error = sqlite3.OperationalError("attempt to write a readonly database")
     error.sqlite_errorcode = sqlite3.SQLITE_READONLY
