@@ -974,11 +974,12 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Restore it again with `mcp-bridge restore FILE`."),
         "state_unsafe": Description("Others can write the state directory.", "Do what the hint says."),
         "state_unusable": Description(
-            "The state directory can't be made or used.",
-            "Check its owner and mode, or set `MCP_BRIDGE_STATE_DIR`."),
+            "The state directory can't be made or used: by its owner or mode, on a read-only file system, or on one"
+            " without file locks.",
+            "Correct what the reason names, or set `MCP_BRIDGE_STATE_DIR`."),
         "state_unwritable": Description(
             "A file in the state directory can't be written when a container is started.",
-            "Check its owner and mode."),
+            "Check its owner and mode, and whether its file system is read-only."),
         "too_many_keys": Description(
             "The log's key was rotated as often as a verifier accepts.",
             "Move the state directory away: another log begins.", _COMMAND),
@@ -1153,7 +1154,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
         "too_few_descriptors": Description(
-            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "The process may not have as many files open as a sandbox, or `http.max_connections`, needs.",
             "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_clients": Description(
             "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow, "

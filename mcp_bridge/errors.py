@@ -5,6 +5,8 @@ Standard library only: all layers of the host import it.
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 if TYPE_CHECKING:
@@ -39,6 +41,31 @@ def joined(message: str, hint: str | None) -> str:
     if not hint:
         return message
     return message + ("\n" if "\n" in message else " ") + hint
+
+
+def extra_hint(extra: str) -> str:
+    """A hint for what needs an extra that isn't installed: a command that adds it to the Python that runs this.
+
+    Args:
+        extra: Its name, as in `mcp-code-bridge[NAME]`.
+    """
+    # Only what has failed already asks for them. The extra's libraries are named: the package itself may have come from
+    # a wheel, and be on no index.
+    import importlib.metadata  # noqa: PLC0415
+    import importlib.util  # noqa: PLC0415
+    import shlex  # noqa: PLC0415
+
+    wanted = []
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for line in importlib.metadata.requires("mcp-code-bridge") or ():
+            requirement, _, marker = line.partition(";")
+            if marker.replace('"', "'").strip() == f"extra == '{extra}'":
+                wanted.append(shlex.quote(requirement.strip()))
+    python = shlex.quote(sys.executable)
+    # What `uv tool` and `uvx` have installed is without pip.
+    has_pip = importlib.util.find_spec("pip") is not None
+    command = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
+    return f"Install mcp-code-bridge[{extra}], or add to what is installed: {command} {' '.join(wanted)}"
 
 
 class BridgeError(Exception):

@@ -5,8 +5,10 @@ A file that is locked must not be replaced by another of its name: the lock is o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.001
 """About as long as a transaction of the ledger takes, the shortest time for which a lock is held."""
+
+
+WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+"""Error numbers of a file system that has no locks, or whose server of locks doesn't answer."""
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
@@ -30,6 +36,19 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def has_no_record_locks(directory: Path) -> bool:
+    """Whether a directory is on a file system without the locks that SQLite takes; False if nobody can tell.
+
+    Of a file of its own: to close one takes away the locks that another part of this process has on it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in WITHOUT_LOCKS
+    return False
 
 
 def lock(fd: int, *, seconds: float, shared: bool = False) -> bool:

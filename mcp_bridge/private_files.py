@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.atomic_files import sync_directory, write_new
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import has_no_record_locks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY_BYTES = 32
+
+READ_ONLY_HINT = "Mount it writable, or set MCP_BRIDGE_STATE_DIR to a directory that can be written."
+"""For the error about a read-only file system, which no owner and no mode mends."""
+
+LOCKS_HINT = "Put the state directory on a local file system (MCP_BRIDGE_STATE_DIR), or have its locks switched on."
 
 _HINT = "See to the owner and mode of it and of its directory."
 
@@ -133,11 +140,31 @@ def _unsafe(path: Path, why: str, hint: str) -> BridgeError:
 
 
 def _unusable(path: Path, exc: OSError) -> BridgeError:
+    hint = "Set MCP_BRIDGE_STATE_DIR to a directory that can be written."
     return BridgeError(
         "state_unusable",
         f"{path} can't be made: {exc.strerror}.",
-        hint="Set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
+        hint=READ_ONLY_HINT if exc.errno == errno.EROFS else hint,
     )
+
+
+def is_on_read_only(path: Path) -> bool:
+    """Whether a file or directory is on a file system that is mounted read-only; False if nobody can tell."""
+    with suppress(OSError):
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return False
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a state directory on a file system that is read-only or has no locks, for work that writes in it.
+
+    Raises:
+        BridgeError: `state_unusable`.
+    """
+    if is_on_read_only(path):
+        raise BridgeError("state_unusable", f"{path} is on a read-only file system.", hint=READ_ONLY_HINT)
+    if has_no_record_locks(path):
+        raise BridgeError("state_unusable", f"{path} is on a file system without file locks.", hint=LOCKS_HINT)
 
 
 def private_directory(path: Path, *, durable: bool = False) -> Path:

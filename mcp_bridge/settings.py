@@ -40,6 +40,7 @@ from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
+from mcp_bridge.toml_files.refused_values import said
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
@@ -612,12 +613,12 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
     # Messages of our own validators are complete sentences.
     unknown = first["type"] == "extra_forbidden"
-    said = "there is no such setting" if unknown else first["msg"].removeprefix("Value error, ")
-    message = f"{'.'.join(path)}: {said}" if key else said
+    wrong = "there is no such setting" if unknown else said(first)
+    message = f"{'.'.join(path)}: {wrong}" if key else wrong
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         variable = ENV_PREFIX + short
         if environ.get(variable):
-            return BridgeError("bad_config", f"{variable}: {said}.", hint=_example(path, variable), variable=variable)
+            return BridgeError("bad_config", f"{variable}: {wrong}.", hint=_example(path, variable), variable=variable)
     if not key:
         return _bad(message, file, hint="Raise the one, or lower the other.")
     return _bad(message, file, *path, hint=_example(path))
@@ -641,6 +642,8 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "install.allow": ["polars", "requests>=2,<3"],
         "install.max_size": "256m",
         "install.cache_size": "2g",
+        "http.allowed_hosts": ["bridge.example.com"],
+        "http.allowed_origins": ["https://app.example.com"],
         "ledger.max_size": "4g",
         "ledger.max_run_size": "512m",
         "ledger.max_files_size": "1g",

@@ -254,8 +254,9 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     if record["output"] is not None:
         echo(whole_value(record["output"]))
     steps = len(record["steps"])
-    head = f"mcp-bridge: {escape_name(record['program'])}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
-    echo_err(f"{head}, execution {ident}")
+    # A script has none.
+    counted = f", {steps} step{'' if steps == 1 else 's'}" if steps else ""
+    echo_err(f"mcp-bridge: {escape_name(record['program'])}: {record['status']}{counted}, execution {ident}")
     for row in record.get("warnings", ()):
         echo_err(f"  the policy denies {escape_name(row['step'])} ({escape_name(row['tool'])}) whatever its arguments")
     if record.get("error"):

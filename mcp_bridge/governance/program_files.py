@@ -13,10 +13,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
+from mcp_bridge.toml_files.refused_values import example, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.workspace.folder_content import Content
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -47,8 +49,10 @@ def programs_config(table: Mapping[str, Any], file: Path | None) -> ProgramsConf
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_context=False)[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    message = f"there is no setting 'programs.{key}'" if first["type"] == "extra_forbidden" else first["msg"]
-    raise _bad(f"programs.{key}: {message}", file, line_of(file, "programs", key) if file else None)
+    line = line_of(file, "programs", key) if file else None
+    if first["type"] == "extra_forbidden":
+        raise _bad(f"there is no setting 'programs.{key}'", file, line)
+    raise _bad(f"programs.{key}: {said(first)}" if key else "programs: must be a table", file, line, example(first))
 
 
 def load_programs(
@@ -187,6 +191,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _bad(message: str, file: Path | None, line: int | None) -> BridgeError:
+def _bad(message: str, file: Path | None, line: int | None, hint: str | None = None) -> BridgeError:
     where = f"{file}, line {line}: " if line else ""
-    return BridgeError("bad_program" if line is None else "bad_config", f"{where}{message}.", file=str(file), line=line)
+    code: Code = "bad_program" if line is None else "bad_config"
+    return BridgeError(code, f"{where}{message}.", hint=hint, file=str(file), line=line)

@@ -63,7 +63,7 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.floor import layered
-from mcp_bridge.private_files import state_directory
+from mcp_bridge.private_files import require_writable, state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.ownership import owner_label
@@ -1269,7 +1269,7 @@ async def open_bridge(
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
             `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
     """
-    state_directory(settings.state_dir, durable=True)
+    require_writable(state_directory(settings.state_dir, durable=True))
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import resource
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import state_directory
+from mcp_bridge.private_files import require_writable, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
+
+
+LEAST_DESCRIPTORS, WANTED_DESCRIPTORS = 128, 1024
+"""Open files that a bridge needs for one sandbox, and those that it takes where it may have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,38 @@ async def prepare(
         refresh: Whether to try the engine again, though the result of an earlier trial is kept.
 
     Raises:
-        BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+        BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, …;
+            `state_unusable`, `too_few_descriptors`.
     """
     from mcp_bridge.sandbox.open_driver import open_engine
 
-    state_directory(settings.state_dir, durable=True)
+    _require_descriptors()
+
+    require_writable(state_directory(settings.state_dir, durable=True))
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, report.choice, notify)
     return Prepared(report, open_engine(report.choice, settings.state_dir), image)
+
+
+def _require_descriptors() -> None:
+    """Raise the soft limit on open files where it is low. Without enough of them a sandbox fails as if by its script.
+
+    Raises:
+        BridgeError: `too_few_descriptors`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= WANTED_DESCRIPTORS:
+        return
+    most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if most < LEAST_DESCRIPTORS:
+        raise BridgeError(
+            "too_few_descriptors",
+            f"The bridge may have {hard} open files and connections (ulimit -Hn), and needs {LEAST_DESCRIPTORS}.",
+            hint="Raise the hard limit: ulimit -n in the shell that starts it, or LimitNOFILE of systemd.",
+            needed=LEAST_DESCRIPTORS,
+            limit=hard,
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def choose_engine(settings: Settings) -> RuntimeChoice:
@@ -63,7 +92,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `prepare`.
     """
-    state_directory(settings.state_dir, durable=True)
+    require_writable(state_directory(settings.state_dir, durable=True))
     return (await _probe(settings, None, refresh=False)).choice
 
 

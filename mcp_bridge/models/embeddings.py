@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.errors import extra_hint
 from mcp_bridge.models.litellm_adapter import load_library, provider_message
 from mcp_bridge.models.model import ModelError
 
@@ -115,7 +116,7 @@ def _local_model(folder: Path) -> Any:
         raise ModelError(
             "model_unavailable",
             "The model2vec library isn't installed.",
-            hint="Install the extra: pip install 'mcp-code-bridge[embeddings]'.",
+            hint=extra_hint("embeddings"),
         ) from None
     try:
         return library.StaticModel.from_pretrained(folder)

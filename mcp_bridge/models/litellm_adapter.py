@@ -22,6 +22,7 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.errors import extra_hint
 from mcp_bridge.models.answer_checks import completion
 from mcp_bridge.models.model import ModelError, amount, answer_within, smaller_limit, timeout_error, usage_of
 
@@ -157,7 +158,7 @@ def _load() -> Any:
         raise ModelError(
             "model_unavailable",
             "The LiteLLM library isn't installed." if missing else f"The LiteLLM library can't be loaded: {exc}.",
-            hint="Install the extra: pip install 'mcp-code-bridge[litellm]'.",
+            hint=extra_hint("litellm"),
         ) from None
     for name in LOGGERS:
         # The library's handlers write to standard output, and log prompts and headers.

@@ -11,15 +11,13 @@ from mcp_bridge.configured_values import ConfiguredTable, HomePath
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_files.line_numbers import line_of
+from mcp_bridge.toml_files.refused_values import example, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-# Pydantic's error types that name Python types.
-_IN_TOML = {"tuple_type": "should be a list", "model_type": "should be a table: write [tools]"}
 
 
 def _module(name: str) -> str:
@@ -73,8 +71,8 @@ def tools_config(table: Mapping[str, Any], file: Path | None = None) -> ToolsCon
         close = nearest(key, known)
         hint = f"Did you mean {close[0]}?" if close else f"Settings: {', '.join(known)}."
     else:
-        said = _IN_TOML.get(first["type"]) or first["msg"].removeprefix("Value error, ")
-        message = f"{dotted}: {said}"
+        message = f"{dotted}: {said(first) if key else 'must be a table: write [tools]'}"
+        hint = example(first)
     line = line_of(file, "tools", key) if file else None
     where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
     raise BridgeError(

@@ -9,6 +9,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import READ_ONLY_HINT
 from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.store import CONFIGURED_IMAGE_HINT, REPOSITORY
 
@@ -103,9 +104,13 @@ def os_failure(error: OSError, what: str) -> BridgeError:
     """
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return disk_full(f"{what}.")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return BridgeError("state_unwritable", f"{what}: {error.strerror}.", hint="Check its owner and its mode.")
-    return BridgeError("sandbox_start_failed", f"{what}: {error.strerror}.")
+    where = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
+    if error.errno == errno.EROFS:
+        return BridgeError("state_unwritable", f"{what}: {error.strerror}{where}.", hint=READ_ONLY_HINT)
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        hint = "Check its owner and its mode."
+        return BridgeError("state_unwritable", f"{what}: {error.strerror}{where}.", hint=hint)
+    return BridgeError("sandbox_start_failed", f"{what}: {error.strerror}{where}.")
 
 
 def _sentence(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, extra_hint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -50,5 +50,5 @@ def _missing(setting: str, library: str, extra: str) -> BridgeError:
     return BridgeError(
         "telemetry_missing",
         f"{setting} is set, and the library {library} isn't installed.",
-        hint=f"Run: pip install 'mcp-code-bridge[{extra}]'.",
+        hint=extra_hint(extra),
     )

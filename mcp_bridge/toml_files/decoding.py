@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.toml_files.line_numbers import line_of
+from mcp_bridge.toml_files.refused_values import example, said
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +40,8 @@ def decode(model: type[Model], table: Any, file: Path | None, *path: str) -> Mod
             close = spelled_like(keys[-1], model.model_fields, cutoff=0.5)
             hint = f"Did you mean {close[0]}?" if close else f"Keys: {', '.join(model.model_fields)}."
             raise bad_config("is no key that there is", file, *path, *keys, hint=hint) from None
-        message = first["msg"].removeprefix("Value error, ")
-        raise bad_config(f": {message[0].lower()}{message[1:]}", file, *path, *keys) from None
+        message = said(first)
+        raise bad_config(f": {message[0].lower()}{message[1:]}", file, *path, *keys, hint=example(first)) from None
 
 
 def bad_config(message: str, file: Path | None, *path: str, hint: str | None = None) -> BridgeError:

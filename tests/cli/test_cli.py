@@ -1,17 +1,20 @@
 """The command line: every command and option, its exit status, and what it says to bad input."""
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -30,6 +33,7 @@ from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.host import engine_setup
 from mcp_bridge.settings import Settings
 from mcp_bridge.telemetry.log_format import TextFormatter
 
@@ -713,3 +717,48 @@ def test_the_demonstration_works(setup):
     again = subprocess.run([*words[7:], "--version"], cwd="/", env={}, capture_output=True, timeout=60, check=True)
     assert again.stdout.decode() == f"mcp-bridge {__version__}\n"
     assert "this should not have worked" not in shown.replace('print("this should not have worked")', "")
+
+
+def test_a_small_limit_on_open_files_is_named(desk):
+    process = desk.process("doctor", "--json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    out, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    (few,) = [row for row in json.loads(out)["findings"] if row["code"] == "too_few_descriptors"]
+    assert "64 open files" in few["message"]
+    assert "ulimit -n" in few["hint"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [((64, 4096), (1024, 4096)), ((64, 256), (256, 256)), ((64, -1), (1024, -1)), ((1024, 4096), None)],
+)
+def test_a_small_soft_limit_on_open_files_is_raised(monkeypatch, limits, raised):
+    made = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: made.append(new))
+    engine_setup._require_descriptors()
+    assert made == ([raised] if raised else [])
+
+
+async def test_a_script_of_the_doctors_that_fails_is_told_with_the_way_out(tmp_path, monkeypatch):
+    error = {"code": "out_of_memory", "message": "It used too much.", "hint": "Raise memory."}
+
+    async def nothing(*_):
+        return SimpleNamespace(stdout=b"", error=error)
+
+    bridge = SimpleNamespace(
+        measured=lambda: None,
+        files=SimpleNamespace(used=lambda: 0),
+        sandboxes=SimpleNamespace(prepare=nothing),
+        run=nothing,
+    )
+
+    @contextlib.asynccontextmanager
+    async def opened(*_):
+        yield bridge
+
+    monkeypatch.setattr(doctor, "open_bridge", opened)
+    monkeypatch.setattr(doctor, "_room", lambda *_: ("ok", "ledger_room", "room", None))
+    configuration = SimpleNamespace(settings=SimpleNamespace(ledger=None))
+    with pytest.raises(BridgeError) as caught:
+        await doctor._try(configuration, lambda *_: None)
+    assert (caught.value.code, caught.value.hint) == ("sandbox_broken", "Raise memory.")

@@ -176,6 +176,13 @@ def test_nobody_logs_in_where_that_has_no_meaning(tmp_path, protected_server, ta
     assert not user.state.exists()
 
 
+def test_nobody_logs_in_to_a_process(tmp_path):
+    user = User(tmp_path, "https://mcp.example.com/mcp", '[servers.local]\ncommand = "true"')
+    said = user.run("login", "local", code=1).stderr
+    assert "login_failed" in said
+    assert "is started as a process, and takes its credentials from env" in said
+
+
 def test_a_server_that_isnt_there_is_named(user):
     assert "unknown_server" in user.run("login", "gaurded", code=2).stderr
 

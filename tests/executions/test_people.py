@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import json
 import math
 import os
 import random
@@ -483,6 +484,55 @@ def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk):
     assert desk.run(ONE, None)["stdout"] == "once:a\ncareful:b\nonce:c\n"
     code, _, errors = desk.command("approvals", "deny", ident)
     assert (code, "already_decided" in errors) == (4, True), errors
+
+
+TALKING = """
+print("before")
+print(await local.careful(text="b"))
+print("after")
+"""
+
+
+@pytest.mark.parametrize("session", [None, "cells"])
+@pytest.mark.parametrize("way", ["approve", "resume", "event"])
+def test_a_script_that_goes_on_at_a_command_prints_what_run_prints(desk, way, session):
+    execution = desk.run(TALKING + "\nawait runtime.wait_event('e')" * (way == "event"), session=session)["execution"]
+    ident = f"{execution[:6]}.1"
+    if way == "approve":
+        code, printed, errors = desk.command("approvals", "approve", ident, "--resume")
+        assert printed.endswith("\nbefore\ncareful:b\nafter\n"), printed
+    else:
+        assert desk.command("approvals", "approve", ident)[0] == 0
+        if way == "event":
+            # It waits again, and has printed by then what `run` prints then.
+            code, printed, errors = desk.command("execution", "resume", execution)
+            assert (code, printed) == (5, "before\ncareful:b\nafter\n"), errors
+            assert "event send e --execution" in errors
+            code, printed, errors = desk.command("event", "send", "e", "--resume")
+            assert printed.startswith(f"sent to {execution[:6]}, which is success\n"), printed
+            assert printed.endswith("before\ncareful:b\nafter\n"), printed
+        else:
+            code, printed, errors = desk.command("execution", "resume", execution)
+            assert printed == "before\ncareful:b\nafter\n"
+    assert code == 0, errors
+    assert f"mcp-bridge: run_python: success, execution {execution[:6]}\n" in errors
+
+
+def test_a_script_that_fails_when_it_goes_on_says_where_and_its_exit_status_is_its_own(desk):
+    code = TALKING + "import sys; print('x' * 40_000); 1 / 0 if len(sys.argv) < 9 else None"
+    execution = desk.run(code)["execution"]
+    desk.decide(execution, 1)
+    status, printed, errors = desk.command("execution", "resume", execution)
+    assert (status, printed) == (1, "before\ncareful:b\nafter\n" + "x" * 40_000 + "\n")
+    assert "Traceback" in errors
+    assert "ZeroDivisionError" in errors
+    assert "Traceback" in desk.command("execution", "show", execution)[1]
+    left = desk.run(TALKING + "import sys; sys.exit(7)", key="left")["execution"]
+    desk.decide(left, 1)
+    status, printed, _ = desk.command("execution", "resume", left, "--json")
+    record = json.loads(printed)
+    assert (status, record["status"], record["exit_code"]) == (7, "exit", 7)
+    assert (record["trace_id"], record["stdout"]) == (left, "before\ncareful:b\nafter\n")
 
 
 def test_what_waits_is_erased_by_no_age_and_what_nobody_was_told_of_is_run_anew_when_it_is_gone(desk):

@@ -310,7 +310,7 @@ def test_a_folder_makes_that_no_laxer(tmp_path, own, folders, refuses):
 
 
 def test_another_word_for_it_is_an_error(tmp_path):
-    with pytest.raises(BridgeError, match=r"programs\.denied_steps: Input should be 'warn' or 'refuse'") as caught:
+    with pytest.raises(BridgeError, match=r"programs\.denied_steps: must be 'warn' or 'refuse'") as caught:
         load_governance({"programs": {"denied_steps": "maybe"}}, None, tmp_path, tmp_path)
     assert caught.value.code == "bad_program"
 

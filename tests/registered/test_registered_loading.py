@@ -320,10 +320,14 @@ def test_the_table_is_decoded():
         ('[tools]\n\nmodules = ["pay.py"]\n', 3, "tools.modules: 'pay.py' is no module's name; did you mean 'pay'?"),
         ('[tools]\nmodules = ["./tools/pay.py"]\n', 2, "did you mean 'pay'?"),
         ('[tools]\nmodules = ["a..b"]\n', 2, "'a..b' is no module's name."),
-        ('[tools]\nmodules = "payments"\n', 2, "tools.modules: should be a list."),
-        ('[tools]\npath = "tools"\n', 2, "tools.path: should be a list."),
+        (
+            '[tools]\nmodules = "payments"\n',
+            2,
+            'tools.modules: must be an array of texts. Write modules = ["my_tools"].',
+        ),
+        ('[tools]\npath = "tools"\n', 2, 'tools.path: must be an array of texts. Write path = ["./folder"].'),
         ('[tools]\npath = ["~nobody-of-this-name/x"]\n', 2, "no home folder for '~nobody-of-this-name'"),
-        ('tools = "x"\n', 1, "tools: should be a table"),
+        ('tools = "x"\n', 1, "tools: must be a table: write [tools]"),
     ],
 )
 def test_a_wrong_table_is_refused_with_file_line_and_key(tmp_path, text, line, says):

@@ -639,6 +639,36 @@ async def test_an_image_that_was_copied_has_the_same_content_and_is_used(own, tm
     assert await BundleImages(tmp_path / "oci").open(reference) is not None
 
 
+async def test_a_copied_image_is_used_where_nothing_can_be_written(own, tmp_path: Path, monkeypatch, caplog) -> None:
+    _, folder, reference = own
+    monkeypatch.setattr(images, "_intact", set())
+    (folder / "rootfs/bin/tool").touch()
+    os.utime(folder / "rootfs/bin/tool")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(images, "write_private", refused)
+    assert await BundleImages(tmp_path / "oci").open(reference) is not None
+    assert not caplog.records
+
+
+async def test_an_image_that_cannot_be_removed_is_named_with_what_to_do(own, monkeypatch) -> None:
+    store, folder, reference = own
+
+    def refused(*_: object) -> bool:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder / "in-use"))
+
+    monkeypatch.setattr(images, "try_lock", refused)
+    with pytest.raises(BridgeError) as caught:
+        await store.remove(reference)
+    assert (caught.value.code, str(folder / "in-use") in caught.value.message) == ("state_unwritable", True)
+    assert "Mount it writable" in str(caught.value)
+    # A build that only tidies up after itself goes on.
+    monkeypatch.setattr(images, "_read", lambda _: images._Description("", {LABEL_RECIPE: "r"}, 1, "", "", ""))
+    await store.remove_replaced("r")
+
+
 async def test_an_image_in_use_is_kept_until_its_user_is_gone(own, tmp_path: Path) -> None:
     store, folder, reference = own
     user = BundleImages(tmp_path / "oci")

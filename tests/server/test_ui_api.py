@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import uuid
+from contextlib import aclosing
 
 import httpx2
 import pytest
@@ -23,6 +24,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
+from mcp_bridge.server.ui import change_notifications
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
 from mcp_bridge.server.ui.app import build, build_for_principals
 from mcp_bridge.server.ui.change_notifications import Live
@@ -508,6 +510,23 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
     (decided,) = [row for row in await ProgramStore(database).approvals(store.asks) if row.effect == 2]
     assert decided.decision["by"] == "approver"
     assert (await asked(Principal("nobody"), "GET", "/api/pools"))[1] == {"pools": []}
+
+
+async def test_a_page_is_told_whether_its_principal_decides(database):
+    for principal, may in ((Principal("local"), False), (Principal("boss", may_approve=True), True)):
+        app = build_for_principals(Live(database), lambda _, principal=principal: Viewer(principal, principal.name))
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url=BASE, headers={"Origin": BASE}) as client:
+            assert (await client.get("/api/approvals")).json()["may_decide"] is may
+
+
+async def test_a_stream_without_changes_gives_signs_of_life(database, monkeypatch):
+    monkeypatch.setattr(change_notifications, "BEAT_SECONDS", 0.001)
+    for tick, told in ((3600.0, ": beat\n\n"), (0.0, "data: tick\n\n")):
+        monkeypatch.setattr(change_notifications, "TICK_SECONDS", tick)
+        async with aclosing(Live(database).events()) as events:
+            assert "data: open" in await anext(events)
+            assert await anext(events) == told
 
 
 async def test_pages_under_a_path_find_their_files_there(database):

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -356,7 +357,7 @@ def test_what_is_not_there_is_not_found(watched):
     watched.shot("not-found")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1200), ("light", 400)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1200), ("light", 400), ("light", 360)])
 def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, width):
     store = stores()
     store.do(lambda database: add_session(database, "s" * 64, 2))
@@ -376,6 +377,10 @@ def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, 
             if name == "works":
                 page.locator(".row.call .toggle").first.click()
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            # The number that waits is on the line of its word.
+            assert page.evaluate(
+                "() => [...document.querySelectorAll('nav a')].every(link => link.getClientRects().length === 1 && link.offsetHeight < 50)"
+            )
             watched.shot(f"{scheme}-{width}-{name}")
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
@@ -650,6 +655,62 @@ def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
         page.locator("article").nth(1).get_by_role("button", name="Deny").click()
         expect(page.locator("table")).to_contain_text("denied")
         expect(comment).to_have_value("half a")
+
+
+def test_a_viewer_whose_server_has_fallen_silent_says_so_and_is_live_again_when_it_speaks(chromium, stores):
+    with viewing(stores()) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.clock.install()
+        page.goto(viewer.url)
+        expect(page.locator("#live")).to_have_text("Live")
+        # Longer than between two signs of life: it stays live.
+        page.clock.fast_forward(15_000)
+        expect(page.locator("#live")).to_have_text("Live")
+        viewer.process.send_signal(signal.SIGSTOP)
+        try:
+            page.clock.fast_forward(17_000)
+            expect(page.locator("#live")).to_have_text("Not connected")
+        finally:
+            viewer.process.send_signal(signal.SIGCONT)
+        page.clock.fast_forward(3_000)
+        expect(page.locator("#live")).to_have_text("Live")
+
+
+def test_whoever_is_no_approver_is_told_so_and_gets_no_buttons(chromium, stores):
+    with viewing_here(stores()) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        may = [False]
+
+        def as_one_who(route):
+            answer = route.fetch()
+            route.fulfill(response=answer, json=answer.json() | {"may_decide": may[0], "by": "ben"})
+
+        page.route("**/api/approvals", as_one_who)
+        page.goto(viewer.url)
+        watched.go("/approvals")
+        question = page.locator("article")
+        expect(question).to_contain_text("Only an approver decides this, and ben is none")
+        expect(question.get_by_role("button", name="Approve")).to_have_count(0)
+        expect(question.get_by_role("textbox")).to_have_count(0)
+        may[0] = True
+        page.reload()
+        expect(question.get_by_role("button", name="Approve")).to_be_visible()
+
+
+def test_of_a_long_execution_it_is_said_how_many_of_its_entries_are_proven(chromium, stores):
+    store = stores()
+
+    async def add(database):
+        recorder = SqliteRecorder(database)
+        for _ in range(250):
+            recorder.post(Entry("event", store.running, {"name": "x"}))
+        await database.flush()
+
+    store.do(add)
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        watched.go(f"/executions/{store.running}")
+        expect(watched.page.locator(".proven")).to_contain_text(re.compile(r"✓ 200 of 25\d entries proven"))
 
 
 def test_a_viewer_whose_server_has_ended_says_so(chromium, stores):

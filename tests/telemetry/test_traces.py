@@ -396,4 +396,8 @@ async def test_a_library_that_is_missing_is_told_with_what_installs_it(monkeypat
             pass
     assert caught.value.code == "telemetry_missing"
     assert f"the library {library} isn't installed" in caught.value.message
-    assert caught.value.hint == f"Run: pip install 'mcp-code-bridge[{extra}]'."
+    # For what `uv tool` has installed, which is without pip, too.
+    assert f"mcp-code-bridge[{extra}]" in caught.value.hint
+    assert sys.executable in caught.value.hint
+    library = {"otel": "opentelemetry-sdk>=", "prometheus": "prometheus-client>="}[extra]
+    assert library in caught.value.hint

@@ -96,8 +96,10 @@ async def _try(configuration: configuration_loading.Configuration, find: Any) ->
             record = await bridge.run("print('ok')")
             took = (time.monotonic() - began) * 1000
             if record.stdout != b"ok\n":
-                message = "it printed something else" if record.error is None else record.error["message"]
-                failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
+                wrong = record.error
+                message = "it printed something else." if wrong is None else wrong["message"]
+                hint = wrong.get("hint") if wrong else None
+                failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}", hint=hint)
         except BridgeError as exc:
             # The bridge's task group would wrap it in an exception group.
             failure = exc

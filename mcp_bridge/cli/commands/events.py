@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +13,13 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.cli.commands.gone_on import GoneOn
     from mcp_bridge.host.bridge import Bridge
+
+NOT_SENT = "not sent"
+"""In place of an execution's status: it didn't get the event."""
 
 events = typer.Typer(help="Send events to scripts and programs that wait for them.", no_args_is_help=True)
 
@@ -58,7 +64,8 @@ def send(
         check_name(name)
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")
 
-        async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:
+        async def sent(bridge: Bridge) -> list[GoneOn]:
+            from mcp_bridge.cli.commands.gone_on import GoneOn, gone_on
             from mcp_bridge.cli.terminal_prompts import terminal
             from mcp_bridge.executions.waits.event_sending import executions_awaiting
 
@@ -79,24 +86,31 @@ def send(
                     if execution is not None:
                         raise
                     # The others get it all the same.
-                    record = {"trace_id": ident, "status": "not sent", "error": exc.message, "code": exc.code}
-                records.append((record, await argument_decoding.short_id(store, ident)))
+                    record = {"trace_id": ident, "status": NOT_SENT, "error": exc.message, "code": exc.code}
+                    records.append(GoneOn(record, await argument_decoding.short_id(store, ident), None))
+                else:
+                    records.append(await gone_on(bridge, record, stored))
             return records
 
         configuration = configuration_loading.configure(named)
         records = run_with_bridge(configuration, sent)
         if as_json:
-            print_json({"executions": [record for record, _ in records]})
+            print_json({"executions": [one.to_json() for one in records]})
         else:
-            for record, ident in records:
-                if record["status"] == "not sent":
-                    showing.echo(f"not sent to {ident}: {record['code']}: {record['error']}")
-                    continue
-                showing.echo(f"sent to {ident}, which is {record['status']}")
-                if record["status"] not in {"suspended", "interrupted", "running"}:
-                    showing.outcome(record, ident, named)
-        return (
-            exit_statuses.FAILED if any(record["status"] == "not sent" for record, _ in records) else exit_statuses.OK
-        )
+            for one in records:
+                _print_sent(one, named)
+        if any(one.record["status"] == NOT_SENT for one in records):
+            return exit_statuses.FAILED
+        # Without --resume the command has done all that it was to do.
+        return next((status for one in records if (status := one.exit_status)), 0) if and_resume else exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _print_sent(one: GoneOn, named: Path | None) -> None:
+    if one.record["status"] == NOT_SENT:
+        showing.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
+        return
+    showing.echo(f"sent to {one.ident}, which is {one.record['status']}")
+    if one.run is not None or one.record["status"] not in showing.UNENDED:
+        one.print(named)

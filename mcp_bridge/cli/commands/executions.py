@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing, terminal_prompts
-from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -19,6 +19,7 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_bridge.cli.commands.gone_on import GoneOn
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.events import Resume
@@ -206,7 +207,7 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
             value_text = "" if value is None else showing.short_value(value)
             cells.append((step["id"], step["status"], str(step.get("retries") or ""), value_text))
         showing.table(("step", "status", "retries", "output or error"), cells)
-    for name in ("stdout", "stderr"):
+    for name in ("stdout", "stderr", "traceback"):
         if text := record.get(name):
             showing.echo(f"{name}:")
             showing.echo(text.removesuffix("\n"))
@@ -304,18 +305,20 @@ def resumed(
     *,
     as_json: bool,
 ) -> int:
-    """Resume an execution and print its new state; return the exit status.
+    """Resume an execution and print what has come of it, of a script as `mcp-bridge run`; return the exit status.
 
     Raises:
         BridgeError: As `argument_decoding.execution`, `Bridge.for_owner` and `Programs.resume`.
     """
+    from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
     from mcp_bridge.cli.terminal_prompts import terminal
 
-    async def work(bridge: Bridge) -> dict[str, Any]:
+    async def work(bridge: Bridge) -> GoneOn:
         row = await argument_decoding.execution(bridge.programs.store, execution)
-        return await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
+        record = await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
+        return await gone_on(bridge, record, row)
 
-    return showing.status_of(drive(configuration, work, named, as_json=as_json))
+    return print_gone_on(run_with_bridge(configuration, work), named, as_json=as_json)
 
 
 @executions.command(
@@ -380,16 +383,26 @@ def _settlement(
 def _settled(
     named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
+    from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
     from mcp_bridge.cli.terminal_prompts import terminal
 
-    async def work(bridge: Bridge) -> dict[str, Any]:
-        row = await argument_decoding.execution(bridge.programs.store, execution)
+    async def settled(bridge: Bridge, row: StoredExecution) -> dict[str, Any]:
         return await bridge.for_owner(row, goes_on=and_resume).settle_execution(
             row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
         )
 
-    record = drive(configuration_loading.configure(named), work, named, as_json=as_json, settled=not and_resume)
-    return showing.status_of(record) if and_resume else exit_statuses.OK
+    async def work(bridge: Bridge) -> dict[str, Any]:
+        return await settled(bridge, await argument_decoding.execution(bridge.programs.store, execution))
+
+    async def settled_and_resumed(bridge: Bridge) -> GoneOn:
+        row = await argument_decoding.execution(bridge.programs.store, execution)
+        return await gone_on(bridge, await settled(bridge, row), row)
+
+    configuration = configuration_loading.configure(named)
+    if and_resume:
+        return print_gone_on(run_with_bridge(configuration, settled_and_resumed), named, as_json=as_json)
+    drive(configuration, work, named, as_json=as_json, settled=True)
+    return exit_statuses.OK
 
 
 @executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded, Settings
 
 
+_IN_USE = "End what uses it, and try again."
+"""What to do about an engine's refusal, which is nearly always about a container of somebody else's."""
+
+
 class Engine(NamedTuple):
     """An engine that answers, and its images of ours."""
 
@@ -110,9 +114,7 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
 def print_left(left: Sequence[tuple[str, str]]) -> None:
     """Name the images that could not be removed, and why."""
     for reference, why in left:
-        showing.echo_err(
-            f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
-        )
+        showing.echo_err(f"mcp-bridge: image_left: {reference} could not be removed: {why}")
 
 
 async def remove_images(
@@ -127,7 +129,7 @@ async def remove_images(
         try:
             await store.remove(one.reference)
         except BridgeError as exc:
-            left.append((one.reference, exc.message))
+            left.append((one.reference, str(exc) if exc.hint else f"{exc.message} {_IN_USE}"))
         else:
             removed.append(one)
     return removed, left

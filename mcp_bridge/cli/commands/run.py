@@ -173,7 +173,7 @@ def run(
     if as_json:
         _print_json(record.to_json())
     else:
-        _print(record, terminal)
+        print_run(record, terminal)
     return record.exit_code
 
 
@@ -237,7 +237,7 @@ def _print_json(record: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(record: ExecutionRecord, terminal: Terminal) -> None:
+def print_run(record: ExecutionRecord, terminal: Terminal) -> None:
     """Print the script's output unchanged and its displays; errors, and displays that can't be printed, go to stderr.
 
     Output that the terminal has already displayed is left out.

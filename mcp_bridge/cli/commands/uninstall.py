@@ -5,6 +5,7 @@ No engine is probed: a probe may build an image first.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
 import shutil
@@ -67,7 +68,6 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
         showing.echo_err("mcp-bridge: nothing was removed.")
         return exit_statuses.REFUSED
     left = anyio.run(_remove, found, directory, state)
-    print_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _remaining(found, loaded, state=state):
@@ -162,7 +162,7 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
 
 
 async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str, str]]:
-    """Remove everything; return the names of images that can't be removed, with the reasons.
+    """Remove everything; name the images that can't be removed, and return their names with the reasons.
 
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
@@ -175,6 +175,7 @@ async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str
     left = []
     for engine in found.engines:
         left += (await remove_images(engine.choice, directory, engine.images))[1]
+    print_left(left)
     for path in [*found.caches, *(found.state if state else ())]:
         try:
             if path.is_dir() and not path.is_symlink():
@@ -182,10 +183,11 @@ async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str
             else:
                 path.unlink(missing_ok=True)
         except OSError as exc:
+            mend = "Mount its file system writable" if exc.errno == errno.EROFS else "See to its owner and mode"
             raise BridgeError(
                 "uninstall_failed",
                 f"{exc.filename or path} can't be removed: {exc.strerror}.",
-                hint="See to its owner and mode, and run `mcp-bridge uninstall` again.",
+                hint=f"{mend}, and run `mcp-bridge uninstall` again.",
             ) from None
     return left
 

@@ -90,7 +90,8 @@ async def log_in(
     Raises:
         BridgeError: `login_failed`; as the store. Nothing has changed then.
     """
-    if spec.url is None or (problem := login_problem(spec)):
+    problem = login_problem(spec)
+    if problem is not None or spec.url is None:
         raise login_failed(spec.name, f"it {problem}")
     settings = settings or OAuthSettings()
     async with authorization_client(spec.url, tls) as client:

@@ -14,7 +14,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.downstream.search.documents import meaning_text
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, extra_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +101,7 @@ class VectorIndex:
             raise BridgeError(
                 "model_unavailable",
                 "Search by meaning needs numpy.",
-                hint="Install the extra: pip install 'mcp-code-bridge[embeddings]'.",
+                hint=extra_hint("embeddings"),
             ) from None
         self._matrix: Any = np.frombuffer(b"".join(row.tobytes() for row in rows), dtype=np.float32)
         self._matrix = self._matrix.reshape(len(rows), -1)

@@ -52,7 +52,8 @@ def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
         in_doubt_rows = [waiting_row(stored.id, call) for call in error.get("calls", ())]
         fields["waiting"] = in_doubt_rows + record.get("waiting", [])
     fields |= {"dry_run": True} if was_run_dry(stored, status) else {}
-    fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
+    said = {name: record.get(name) for name in ("stdout", "stderr")} | {"traceback": error.get("traceback")}
+    fields |= {name: text[:MAX_TOLD_CHARS] for name, text in said.items() if text}
     return fields
 
 

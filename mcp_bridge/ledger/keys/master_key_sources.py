@@ -10,7 +10,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, extra_hint
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.private_files import KEY_BYTES, private_key
 
@@ -79,7 +79,7 @@ def _keyring() -> Any:
         raise BridgeError(
             "keyring_missing",
             "The library for the system's keyring isn't installed.",
-            hint='Install mcp-code-bridge[keyring], or set master_key = "file" in [ledger].',
+            hint=f'Set master_key = "file" in [ledger]. Or: {extra_hint("keyring")}',
         ) from None
 
 

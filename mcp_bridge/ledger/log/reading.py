@@ -40,7 +40,7 @@ from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.position_file import PositionFile
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
-from mcp_bridge.ledger.storage.storage_errors import is_full
+from mcp_bridge.ledger.storage.storage_errors import is_full, lacks_locks, without_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -368,6 +368,8 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         if path.with_name(f"{path.name}-journal").exists():
             # A new file has a rollback journal until it has its write-ahead log, and is empty until then.
             raise _not_begun(path) from None
+        if lacks_locks(path, exc):
+            raise without_locks(path) from None
         endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
         why = "it takes longer than any ledger of its size" if endless else str(exc)
         raise BridgeError(

@@ -21,7 +21,7 @@ import anyio
 
 from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.file_locks import lock
+from mcp_bridge.file_locks import WITHOUT_LOCKS, lock
 from mcp_bridge.ledger.proofs.note_files import CarriedOver
 from mcp_bridge.ledger.proofs.notes import MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
@@ -422,7 +422,7 @@ def _lock(target: Target, fd: int) -> None:
             raise _unusable(target, "another process keeps it locked")
     except OSError as exc:
         # A file system without locks: a single appending write still doesn't tear another note.
-        if exc.errno not in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
+        if exc.errno not in WITHOUT_LOCKS:
             raise
 
 

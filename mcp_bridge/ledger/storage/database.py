@@ -142,6 +142,8 @@ class Database:
         self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
+        self._is_told = False
+        """Whether a caller was told of the failure."""
         self._identity = (0, 0)
         """The file's device and inode, once it is open."""
         self.quota = quota or Quota()
@@ -202,10 +204,13 @@ class Database:
         await _to_its_end(self._close())
 
     async def _close(self) -> None:
+        is_told = self._is_told
         try:
             await self.flush()
         except BridgeError as failure:
-            log_failure(logger, failure, "the last entries were not recorded")
+            # Where the clock went back, nothing was begun, and whoever wanted to begin something was told so.
+            if failure.code != "clock_went_back" or not is_told:
+                log_failure(logger, failure, "the last entries were not recorded")
         # Later callers would wait for threads that have ended.
         self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
         for timer in (self._lazily, self._later):
@@ -377,6 +382,7 @@ class Database:
             # Its own result: a later write may fail.
             failure = await self._want()
         if failure is not None:
+            self._is_told = True
             raise failure
 
     async def write(
@@ -428,6 +434,7 @@ class Database:
 
         async def changed() -> int:
             if failure is not None:
+                self._is_told = True
                 raise failure
             # A later write may fail when this one is on the disk.
             if self._count_written < last:

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import has_no_record_locks
 from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.keys.signing_key_files import (
     KEY_FILE,
@@ -34,7 +35,7 @@ from mcp_bridge.ledger.storage.position_file import PositionFile, position_of
 from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file
-from mcp_bridge.ledger.storage.storage_errors import code_of
+from mcp_bridge.ledger.storage.storage_errors import code_of, without_locks
 from mcp_bridge.ledger.storage.vacuum import compact_small
 from mcp_bridge.private_files import private_database
 
@@ -81,6 +82,9 @@ def open_to_write(
         BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, `ledger_behind`,
             `ledger_head_damaged`, ….
     """
+    if has_no_record_locks(path.parent):
+        # SQLite would wait for another process to let it go.
+        raise without_locks(path)
     tidy_up(path.parent)
     position = PositionFile(path)
     if not accepting:

@@ -8,7 +8,9 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import has_no_record_locks
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file
+from mcp_bridge.private_files import LOCKS_HINT, is_on_read_only
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +21,11 @@ _PRIMARY = 0xFF
 _LEAST_BYTES = 64 << 10
 """Two parts of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
 
+_OF_LOCKS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR})
+"""What SQLite says where locks fail: where there are none it says that somebody has them, or that the disk fails."""
+
 _BUSY = "Another process holds the file: end it, or wait for it; then start again."
+_READ_ONLY = "It is on a read-only file system: mount that writable, or name another state_dir."
 _HINTS = {
     sqlite3.SQLITE_FULL: "The disk is full: make room, then start again.",
     sqlite3.SQLITE_READONLY: "The file or its directory can't be written: see to their owner and mode.",
@@ -32,12 +38,28 @@ _HINTS = {
 def unusable(path: Path, error: Exception) -> BridgeError:
     """The error for a file that can't be opened: `database_busy`, `ledger_damaged`, `database_unusable`."""
     code = code_of(error)
+    if lacks_locks(path, error):
+        return without_locks(path)
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
     hint = _hint(path, error, "See state_dir, and to the owner and mode of what is in it.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
+
+
+def lacks_locks(path: Path, error: Exception) -> bool:
+    """Whether SQLite has failed because the file's file system has no locks."""
+    return code_of(error) in _OF_LOCKS and has_no_record_locks(path.parent)
+
+
+def without_locks(path: Path) -> BridgeError:
+    """The error for a file whose file system has no locks: `database_unusable`."""
+    return BridgeError(
+        "database_unusable",
+        f"The record of executions, {path}, can't be used: its file system has no file locks.",
+        hint=LOCKS_HINT,
+    )
 
 
 def not_read(path: Path, error: Exception) -> BridgeError:
@@ -98,6 +120,9 @@ def _hint(path: Path, error: Exception, otherwise: str) -> str:
         code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and is_full(path)
     ):
         code = sqlite3.SQLITE_FULL
+    elif is_on_read_only(path.parent):
+        # Neither its owner nor its mode would be at fault.
+        return _READ_ONLY
     return _HINTS.get(code, otherwise)
 
 

@@ -40,6 +40,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.policy.rules.globs import ToolGlob
+from mcp_bridge.toml_files.refused_values import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -325,7 +326,7 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
             return source.error(f"must be a table: write [{shown_place(path)}]", *path)
         case "too_short":
             return source.error("is empty: name what the rule is for", *path)
-    return source.error(error["msg"], *path, hint=context.get("hint"))
+    return source.error(said(error), *path, hint=context.get("hint"))
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.atomic_files import write_private
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, extra_hint
 from mcp_bridge.file_locks import lock
 from mcp_bridge.private_files import state_directory
 
@@ -276,7 +276,7 @@ def _library() -> ModuleType:
         raise BridgeError(
             "keyring_missing",
             "The library for the system's keyring isn't installed.",
-            hint="Install mcp-code-bridge[keyring], or keep the secret in the file.",
+            hint=f"Keep the secret in the file. Or: {extra_hint('keyring')}",
         ) from None
 
 

@@ -10,6 +10,7 @@ after unpacking; no program can set a change time. If they differ, as after a re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -28,6 +29,7 @@ import anyio.to_thread
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import try_lock
+from mcp_bridge.sandbox.engine_errors import os_failure
 from mcp_bridge.sandbox.image.store import (
     LABEL_MAGIC,
     LABEL_PACKAGES,
@@ -156,7 +158,7 @@ class BundleImages(ImageStore):
         """Remove an image.
 
         Raises:
-            BridgeError: `engine_failed`.
+            BridgeError: `engine_failed`: it is in use; as `os_failure`.
         """
         await anyio.to_thread.run_sync(self._remove_all, reference)
 
@@ -166,7 +168,11 @@ class BundleImages(ImageStore):
         def remove() -> None:
             for folder, description in self._all():
                 if not description.reference and description.labels.get(LABEL_RECIPE) == recipe:
-                    _remove(folder)
+                    try:
+                        _remove(folder)
+                    except OSError as error:
+                        # The next build tries again.
+                        logger.warning("the replaced image in %s can't be removed: %s", folder, error)
 
         await anyio.to_thread.run_sync(remove)
 
@@ -181,10 +187,10 @@ class BundleImages(ImageStore):
         for folder, description in self._all():
             if {description.reference, folder.name}.isdisjoint(references):
                 continue
-            if _is_intact(folder, description):
+            if (fault := _fault(folder, description)) is None:
                 yield folder, description
             else:
-                logger.warning("the image %s in %s was changed, and isn't used", description.reference, folder)
+                logger.warning("the image %s in %s %s, and isn't used", description.reference, folder, fault)
 
     def _add(self, tar: Path, reference: str, labels: dict[str, str]) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -194,7 +200,7 @@ class BundleImages(ImageStore):
         with tar.open("rb") as file:
             folder = self._directory / hashlib.file_digest(file, "sha256").hexdigest()
         known = _read(folder)
-        if known is None or not _is_intact(folder, known):
+        if known is None or _fault(folder, known) is not None:
             known = self._unpack(tar, folder)
         known = replace(known, reference=reference, labels=labels, created=datetime.now(UTC).isoformat())
         for other, description in self._all():
@@ -229,8 +235,18 @@ class BundleImages(ImageStore):
 
     def _remove_all(self, reference: str) -> None:
         for folder, description in self._all():
-            if reference in {description.reference, folder.name} and not _remove(folder):
-                raise BridgeError("engine_failed", f"The image {reference} is in use by a bridge that is running.")
+            if reference not in {description.reference, folder.name}:
+                continue
+            try:
+                is_gone = _remove(folder)
+            except OSError as error:
+                raise os_failure(error, f"{error.filename or folder} can't be removed") from error
+            if not is_gone:
+                raise BridgeError(
+                    "engine_failed",
+                    f"The image {reference} is in use by a bridge that is running.",
+                    hint="End what uses it, and try again.",
+                )
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
@@ -297,23 +313,24 @@ _intact: set[tuple[str, str]] = set()
 """Folders that this process has verified, with the metadata that it has found."""
 
 
-def _is_intact(folder: Path, description: _Description) -> bool:
+def _fault(folder: Path, description: _Description) -> str | None:
+    """What is wrong with an image, to follow its name; None if it is intact."""
     root = folder / ROOT
     key = (str(folder), description.metadata)
     if key in _intact:
-        return True
+        return None
     try:
         metadata = _metadata(root)
-        if metadata != description.metadata:
-            if _contents(root) != description.contents:
-                return False
-            _write(folder, replace(description, metadata=metadata))
-            key = (str(folder), metadata)
+        if metadata != description.metadata and _contents(root) != description.contents:
+            return "was changed"
     except OSError as error:
-        logger.warning("the image in %s can't be read: %s", folder, error)
-        return False
-    _intact.add(key)
-    return True
+        return f"can't be read ({error})"
+    if metadata != description.metadata:
+        # What can't be written costs the next process the same comparison.
+        with contextlib.suppress(OSError):
+            _write(folder, replace(description, metadata=metadata))
+    _intact.update({key, (str(folder), metadata)})
+    return None
 
 
 def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -223,7 +223,9 @@ class Api:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
         told = [page_data.question(row) for row in (*waiting, *decided[:PAGE])]
-        return JSONResponse({"approvals": told, "open": len(waiting), "by": self._viewer_of(request).by})
+        viewer = self._viewer_of(request)
+        may = viewer.principal.may_approve
+        return JSONResponse({"approvals": told, "open": len(waiting), "by": viewer.by, "may_decide": may})
 
     async def decide(self, request: Request) -> Response:
         """Approve or deny, as `mcp-bridge approvals`."""

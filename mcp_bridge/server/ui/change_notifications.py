@@ -22,6 +22,10 @@ POLL_SECONDS = 1.0
 TICK_SECONDS = 20.0
 """Interval of unconditional notifications: when an execution's process dies, the store doesn't change."""
 
+BEAT_SECONDS = 5.0
+"""Interval of signs of life: a connection whose other end has stopped, or is gone without a word, looks open. A page
+takes three that are missing for its end (`static/api.js`)."""
+
 MAX_VIEWERS = 64
 
 
@@ -78,11 +82,17 @@ class Live:
         self._viewers += 1
         try:
             yield "retry: 1000\n\ndata: open\n\n"
+            tick = anyio.current_time() + TICK_SECONDS
             while not self._has_ended:
-                told = "tick"
-                with anyio.move_on_after(TICK_SECONDS):
+                has_changed = False
+                with anyio.move_on_after(BEAT_SECONDS):
                     await self._changed.wait()
-                    told = "changed"
-                yield f"data: {told}\n\n"
+                    has_changed = True
+                if not has_changed and anyio.current_time() < tick:
+                    # A comment, which is no event.
+                    yield ": beat\n\n"
+                    continue
+                tick = anyio.current_time() + TICK_SECONDS
+                yield f"data: {'changed' if has_changed else 'tick'}\n\n"
         finally:
             self._viewers -= 1

@@ -188,6 +188,7 @@ def timeline_page(
     return {
         "rows": [_row(row, most, running=running) for row in some],
         "total": len(rows),
+        "entries": len({sequence for row in rows for sequence in row.sequences}),
         "began": rows[0].time if rows else None,
         "ended": max((row.time + (row.seconds or 0) for row in rows), default=None),
     }

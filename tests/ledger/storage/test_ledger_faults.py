@@ -7,6 +7,7 @@ host without the fault goes on to the end.
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_fixtures import Desk
@@ -30,6 +32,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.storage_errors import unusable
 
 PROGRAM = {"name": "three", "steps": [tool("once", "a"), tool("again", "b"), tool("once", "c", on_error="skip")]}
 
@@ -238,6 +241,19 @@ async def test_what_could_not_be_recorded_at_the_end_is_logged_by_a_sentence(sma
     assert not any(record.exc_info for record in caplog.records)
 
 
+async def test_of_a_clock_that_went_back_whoever_begins_something_is_told_and_nobody_else(
+    tmp_path, monkeypatch, caplog
+):
+    state = await made(tmp_path / "state")
+    now = time.time_ns
+    async with Database(state / FILE_NAME) as database:
+        monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+        with pytest.raises(BridgeError) as caught:
+            await SqliteRecorder(database).append(Entry("intent", "x"))
+        assert caught.value.code == "clock_went_back"
+    assert not caplog.records
+
+
 @linux
 @pytest.mark.parametrize(("operation", "suffix"), [("write", FILE_NAME), ("write", "-wal"), ("sync", "-wal")])
 def test_who_is_killed_in_the_very_first_start_leaves_no_damage(runs, operation, suffix):
@@ -265,6 +281,38 @@ def test_a_file_that_can_only_be_read_is_refused_and_left_as_it_is(runs, operati
     assert told["hint"]
     assert done(one) == []
     assert contents(one.state)[FILE_NAME] == before[FILE_NAME]
+
+
+@pytest.mark.parametrize("words", [("execution", "list"), ("audit", "rotate-key"), ("program", "run", "p.json")])
+def test_a_file_system_without_locks_is_named_at_once(tmp_path, monkeypatch, words):
+    desk = Desk(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    desk.write("p.json", {"name": "p", "steps": [tool("a", "local.none", {})]})
+    desk.write("mcp-bridge.toml", f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
+    asyncio.run(made(tmp_path / "state"))
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refused)
+    ended = desk.says(*words, code=1, words=["file locks"])
+    assert "Put the state directory on a local file system" in ended.err
+
+
+def test_a_read_only_file_system_is_named_and_no_owner_is_blamed(tmp_path, monkeypatch):
+    desk = Desk(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    desk.write("p.json", {"name": "p", "steps": [tool("a", "local.none", {})]})
+    desk.write("mcp-bridge.toml", f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
+    asyncio.run(made(tmp_path / "state"))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    ended = desk.says(
+        "program", "run", "p.json", code=1, words=["state_unusable", f"{tmp_path}/state is on a read-only"]
+    )
+    assert "Mount it writable" in ended.err
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+    assert "mount that writable" in unusable(tmp_path / "state" / FILE_NAME, error).hint
 
 
 async def test_a_read_only_file_is_refused_by_its_mode(tmp_path):

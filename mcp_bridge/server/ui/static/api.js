@@ -71,26 +71,43 @@ export async function post(path, body) {
   return (await answered(path, options)).json();
 }
 
+// The server gives a sign of life every five seconds: without three of them nobody is there, however open it looks.
+const SILENCE_MS = 16_000;
+
 // Call `look` when something has changed, and `tell` when that begins or stops to work. A page that nobody sees doesn't
 // listen: browsers keep few connections to one server.
 export function live(look, tell) {
   let stop = null;
 
   async function listen() {
-    const ended = new AbortController();
-    stop = () => ended.abort();
-    while (!ended.signal.aborted) {
+    let connection = null;
+    let ended = false;
+    let silence = null;
+    stop = () => {
+      ended = true;
+      connection?.abort();
+    };
+    function heard() {
+      clearTimeout(silence);
+      silence = setTimeout(() => connection.abort(), SILENCE_MS);
+    }
+    while (!ended) {
+      connection = new AbortController();
       try {
-        const response = await answered("/api/events", { signal: ended.signal });
+        heard();
+        const response = await answered("/api/events", { signal: connection.signal });
         tell(true);
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         for (let part = await reader.read(); !part.done; part = await reader.read()) {
+          heard();
           if (part.value.includes("data:")) look();
         }
       } catch (error) {
         if (error instanceof Refused && error.status === 401) return tell(false);
+      } finally {
+        clearTimeout(silence);
       }
-      if (ended.signal.aborted) return undefined;
+      if (ended) return undefined;
       tell(false);
       await new Promise((go) => setTimeout(go, 2000));
     }

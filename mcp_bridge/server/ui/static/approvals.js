@@ -10,19 +10,25 @@ export function approvalsPage(main) {
   const decided = h("section", { "aria-labelledby": "decided" });
   const cards = new Map();
   let last = "";
+  let couldDecide = null;
 
   fill(main, h("h1", {}, "Approvals"), waiting, decided);
 
   async function look() {
-    const { approvals, by, open } = await get("/api/approvals");
-    const now = JSON.stringify(approvals);
+    const { approvals, by, may_decide: mayDecide, open } = await get("/api/approvals");
+    const now = JSON.stringify([approvals, mayDecide]);
     if (now === last) return;
     last = now;
+    if (mayDecide !== couldDecide) {
+      for (const old of cards.values()) old.remove();
+      cards.clear();
+    }
+    couldDecide = mayDecide;
     document.title = `${open ? `(${open}) ` : ""}Approvals · mcp-bridge`;
     const questions = approvals.filter((row) => row.status === "open");
     const answered = approvals.filter((row) => row.status !== "open");
     // A card that is there stays: somebody may be writing in it.
-    const shown = new Map(questions.map((row) => [row.id, cards.get(row.id) ?? card(row, by)]));
+    const shown = new Map(questions.map((row) => [row.id, cards.get(row.id) ?? card(row, by, mayDecide)]));
     for (const [id, old] of cards) {
       if (shown.has(id)) continue;
       if (old.contains(document.activeElement)) main.focus();
@@ -41,7 +47,7 @@ export function approvalsPage(main) {
     fill(decided, answered.length ? [h("h2", { id: "decided" }, "Decided"), table(answered)] : null);
   }
 
-  function card(row, by) {
+  function card(row, by, mayDecide) {
     const key = row.id.replaceAll(/[^0-9a-z]/gi, "-");
     const comment = h("textarea", { id: `comment-${key}`, rows: "2", maxlength: "1000" });
     const state = h("div", { role: "status" });
@@ -74,10 +80,12 @@ export function approvalsPage(main) {
       block(row.listed === null ? "The program says" : "What is asked", row.message),
       block(row.listed !== null ? "The calls" : row.tool === null ? "With these details" : "With these arguments", row.details),
       block("Left to the tool, with the defaults that it announces", row.announced),
-      h("label", { for: `comment-${key}` }, row.listed === null ? "Comment (kept with the decision, and told to the program)" : "Comment (kept with the decision)"),
-      comment,
-      h("div", { class: "buttons" }, buttons, h("span", { class: "hint" }, "You decide as ", h("code", {}, by), ".")),
-      state);
+      mayDecide ? [
+        h("label", { for: `comment-${key}` }, row.listed === null ? "Comment (kept with the decision, and told to the program)" : "Comment (kept with the decision)"),
+        comment,
+        h("div", { class: "buttons" }, buttons, h("span", { class: "hint" }, "You decide as ", h("code", {}, by), ".")),
+        state,
+      ] : h("p", { class: "hint" }, "Only an approver decides this, and ", h("code", {}, by), " is none: ask somebody who may."));
   }
 
   return { look };

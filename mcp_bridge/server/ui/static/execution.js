@@ -153,7 +153,7 @@ export function executionPage(main, id) {
 
   function showRows() {
     keepingFocus(() => {
-      fill(summary, rows.rows.length ? proofs.summary(rows.rows.length === rows.total) : null);
+      fill(summary, rows.rows.length ? proofs.summary(rows.rows.length === rows.total, rows.entries) : null);
       if (!rows.rows.length) {
         fill(body, h("div", { class: "empty" }, h("h3", {}, "Nothing is recorded of it yet")));
         return;

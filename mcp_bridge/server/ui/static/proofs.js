@@ -79,8 +79,8 @@ export class Proofs {
     return h("span", { class: `proof ${verdict}` }, words);
   }
 
-  // With `whole`, all entries of the execution are among those that were checked.
-  summary(whole) {
+  // With `whole`, all entries of the execution are among those that were checked; it has `total` of them.
+  summary(whole, total) {
     const all = [...this.found.values()];
     const done = all.filter(Boolean);
     const bad = done.filter((one) => one.faults.length);
@@ -100,7 +100,8 @@ export class Proofs {
         h("code", {}, "mcp-bridge audit verify"), ".");
     }
     return h("p", { class: "proven" },
-      h("span", { class: "proof good" }, `✓ ${plural(done.length, "entry", "entries")} proven`),
+      h("span", { class: "proof good" }, `✓ ${done.length < total ? `${done.length.toLocaleString()} of ` : ""}${plural(total, "entry", "entries")} proven`),
+      done.length < total && !whole ? " (the others are checked when they are shown)" : null,
       ` in this browser, against the checkpoint of a log of ${plural(this.note.size, "entry", "entries")}. `,
       "Its signature is right: ",
       h("code", { class: "break" }, this.vkey), ". Hold that key against the one that you keep elsewhere.");
