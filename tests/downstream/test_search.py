@@ -21,7 +21,7 @@ from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.search import index_cache as store_module
 from mcp_bridge.downstream.search import search as search_module
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
-from mcp_bridge.downstream.search.associations import Associations, associations
+from mcp_bridge.downstream.search.associations import Associations, ToolKey, associations
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.phrasings import Phrasings, phrasings
@@ -52,11 +52,13 @@ TOOLS = [
     make("get_conversation", "Read a conversation.", server="talk"),
 ]  # fmt: skip
 
+TAKE_SCREENSHOT = ToolKey.of([stem("take"), "screenshot"], "browser", "")
+
 
 @functools.cache
-def real_index(which="tools"):
+def real_index(*which):
     """The index of real tools."""
-    return SearchIndex(real_tools(which))
+    return SearchIndex(real_tools(*which))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,16 @@ def test_what_is_wanted_done_tells_tools_apart():
     assert [action_of(tool) for tool in TOOLS[:3]] == ["make", "remove", "read"]
     assert action_of(make("API-page", "Retrieves a page.")) == "read"
     assert action_of(make("page", "A page.")) is None
+    assert [action_of(make(name)) for name in ("status_delete", "status_post", "upsert_history_entry", "get_log")] == [
+        "remove",
+        "make",
+        None,
+        "read",
+    ]
+    assert action_of(make("git_log", "Shows commits.", server="git")) == "read"
+    assert action_of(make("work_log", "Creates an entry.")) == "make", "what a description says goes before a noun"
+    assert [action_of(make(name)) for name in ("page_history", "history", "status_page")] == ["read", "read", None]
+    assert wanted_action(["status"], {"status": 1.0}) == {"read": 1.0}
     question, request = (
         wanted_action(["which", "pages"], {}),
         wanted_action(["erase", "it"], {"eras": 1.0, "delet": 0.7}),
@@ -121,6 +133,29 @@ def test_a_phrase_may_stand_for_another_word_or_for_its_own_words(index):
     assert (stem("delete"),) in phrase.terms
     assert [part.words for part in phrase.parts] == [("take",)]
     assert wanted.keys() == {("take", "out"), ("page",)}
+
+
+def test_a_particle_is_taken_to_its_verb_unless_it_belongs_to_what_follows(index):
+    def found(query):
+        return {tuple(one.words) for one in concepts(query, index.inverted, Spelling([]))}
+
+    assert ("switch", "off") in found("switch the lamp off")
+    assert ("switch", "off") in found("switch the lamp off at night")
+    assert ("fill", "in") in found("fill the questionnaire in")
+    assert not [words for words in found("fill the blanks in a table") if len(words) > 1]
+
+
+def test_a_common_word_names_no_server():
+    """`LINE` is a server, and "lines" are of files."""
+    others = [make("count_lines", "Count the lines of a text.", server=server) for server in ("a", "b", "c")]
+    line = [make("send_message", "Send a message to a user.", server=server) for server in ("line", "chat")]
+    few, many = SearchIndex([*line, *others[:2]]), SearchIndex([*line, *others])
+
+    def advantage(index):
+        scores = {hit.tool.server: hit.score for hit in index.search("send a message with a line", strict=False)}
+        return scores["line"] / scores["chat"]
+
+    assert advantage(few) > 1.5 * advantage(many)
 
 
 def test_a_key_or_a_number_names_an_issue(index):
@@ -215,6 +250,21 @@ def test_of_needs_in_everyday_words_most_find_a_right_tool():
     assert good / total >= 0.85
 
 
+# The least share of each kind that is found: so much holds for servers that nothing was learnt of.
+UNTAUGHT = {"plain": 0.97, "paraphrase": 0.56, "misspelt": 0.95, "parameter": 0.95, "sentence": 0.68, "all": 0.8}
+
+
+@pytest.mark.parametrize("others", [(), ("everyday_tools",)])
+def test_of_needs_for_servers_that_nothing_was_learnt_of_most_find_a_right_tool(others):
+    """Nothing was written or learnt for the sake of these, and nothing may be: they tell what holds for all servers."""
+    index, chosen = real_index("untaught_tools", *others), queries("untaught_queries.tsv")
+    names = {f"{tool.server}.{tool.name}" for tool in [*index.tools, *real_index("everyday_tools").tools]}
+    assert not [query for query in chosen if query.right - names]
+    counted = found_by_kind(index.search, chosen)
+    assert counted.keys() == UNTAUGHT.keys()
+    assert not {kind: (good, of) for kind, (good, of) in counted.items() if good / of < UNTAUGHT[kind]}
+
+
 def test_light_verbs_and_addresses_do_not_hide_what_is_meant():
     git = SearchIndex(tool for tool in real_tools() if tool.server == "git")
     for query in ("make a commit", "create a commit"):
@@ -226,7 +276,7 @@ def test_light_verbs_and_addresses_do_not_hide_what_is_meant():
 
 def test_a_phrasing_counts_less_for_a_tool_that_nothing_was_learnt_of(monkeypatch, index):
     query = "what does the page look like right now"
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}, [[stem("take"), "screenshot"]]))
+    monkeypatch.setattr(search_module, "associations", lambda: Associations({}, [TAKE_SCREENSHOT]))
     known = {hit.tool.name: hit.score for hit in index.search(query)}
     monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
     unknown = {hit.tool.name: hit.score for hit in index.search(query)}
@@ -264,16 +314,28 @@ def test_words_speak_for_what_they_were_learnt_to_mean_if_they_do_so_clearly(mon
     assert index.search("something qqqq")[0].tool.name == "convert"
     assert index.search("qqqq", allowed=lambda tool: tool.name == "convert_time")[0].tool.name == "convert_time"
     assert index.search("qqqq", strict=True) == []
-    known = Associations({}, [["convert", "time"]])
-    assert known.knows(["time", "convert"])
-    assert not known.knows(["convert"])
+
+
+def test_a_tool_is_known_by_its_name_on_a_server_that_was_learnt_from_or_with_its_description():
+    def key(*name, server="clock", description="Between time zones."):
+        return ToolKey.of(name, server, description)
+
+    known = Associations({}, [key("convert", "time"), key("list", "zones", server="World-Atlas", description="")])
+    assert known.knows(key("time", "convert"))
+    assert known.knows(key("time", "convert", description="A newer version says something else."))
+    assert known.knows(key("time", "convert", server="other", description="between  time zones"))
+    assert known.knows(key("time", "convert", server="world-atlas", description="It was learnt from, too."))
+    assert not known.knows(key("time", "convert", server="other", description="Converts minutes to hours."))
+    assert not known.knows(key("time", "convert", server="other", description=""))
+    assert not known.knows(key("list", "zones", server="other", description="")), "no description tells nothing"
+    assert not known.knows(key("convert"))
 
 
 def test_what_was_learnt_is_not_held_against_a_tool_of_which_nothing_was(monkeypatch, index):
     learnt = {"pictur": {"convert": 9.0, "time": 0.1}}
     monkeypatch.setattr(search_module, "associations", lambda: Associations(learnt))
     assert index.search("picture")[0].tool.name == "take_screenshot"
-    monkeypatch.setattr(search_module, "associations", lambda: Associations(learnt, [[stem("take"), "screenshot"]]))
+    monkeypatch.setattr(search_module, "associations", lambda: Associations(learnt, [TAKE_SCREENSHOT]))
     assert index.search("picture")[0].tool.name == "convert"
 
 
@@ -283,8 +345,17 @@ def test_the_shipped_associations_are_of_stems():
     assert all(row and all(0 < abs(weight) < 2 for weight in row.values()) for row in weights.values())
     assert {stem(word) for word in ("rename", "deploy", "handset")} <= weights.keys()
     assert not [word for word in weights if not word.isalpha()]
-    assert associations().knows([stem("take"), stem("screenshot")])
-    assert not associations().knows([stem("take"), stem("elephant")])
+    by_name = {(tool.server, tool.name): tool for tool in real_tools()}
+    taken = by_name["chrome-devtools", "take_screenshot"]
+    for name, server, description, known in (
+        (taken.name, taken.server, taken.description, True),
+        (taken.name, "my-browser", taken.description, True),
+        (taken.name, taken.server, "Says something else since.", True),
+        (taken.name, "paint", "A tool of another server.", False),
+        ("take_elephant", taken.server, taken.description, False),
+    ):
+        key = ToolKey.of(map(stem, split(name)), server, description)
+        assert associations().knows(key) == known, key
 
 
 def test_a_search_and_a_description_take_few_tokens():

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _BEGINNING_CHARS = 60
 _BEGINNING_WORDS = 3
 
+# What `actions.txt` calls words like `history`.
+_NOUN = "noun"
+
 # The words with which a question begins. After `how`, some ask how to do something.
 _QUESTIONS = frozenset(
     [
@@ -75,18 +78,25 @@ _UNLIKE: Mapping[tuple[str, str], float] = {
 
 @functools.cache
 def _by_stem() -> dict[str, str]:
-    """By the stem of a verb what it does (`actions.txt`)."""
+    """By the stem of a verb what it does, and of a noun for what is read `_NOUN` (`actions.txt`)."""
     lines = resources.files(__package__).joinpath("actions.txt").read_text("utf-8").splitlines()
     rows = (line.split(": ") for line in lines if not line.startswith("#"))
     return {stem(verb): action for action, verbs in rows for verb in verbs.split()}
 
 
 def action_of(tool: ToolInfo) -> str | None:
-    """What a tool does, by the first word of its name or else of its description that tells; None if none does."""
+    """What a tool does, by the first verb of its name or else of its description's beginning; None if nothing tells.
+
+    A noun at the end of a name tells it where no verb does: `git_log` reads, but `status_delete` removes, and
+    `history_entry` may do anything.
+    """
+    known = _by_stem()
     server = {stem(word) for word in [*split(tool.server), *split(tool.server_alias)]}
-    name = sorted(map(stem, split(tool.name)), key=lambda part: part in server)
+    written = list(map(stem, split(tool.name)))
+    name = sorted(written, key=lambda part: part in server)
     begins = map(stem, split(tool.description[:_BEGINNING_CHARS])[:_BEGINNING_WORDS])
-    return next((_by_stem()[part] for part in [*name, *begins] if part in _by_stem()), None)
+    told = next((known[part] for part in [*name, *begins] if known.get(part, _NOUN) != _NOUN), None)
+    return told or ("read" if known.get(written[-1] if written else "") == _NOUN else None)
 
 
 def is_question(words: Sequence[str]) -> bool:
@@ -107,7 +117,7 @@ def wanted_action(words: Sequence[str], meant: Mapping[str, float]) -> dict[str,
     found: dict[str, float] = {}
     for part, weight in meant.items():
         if part in known:
-            action = known[part]
+            action = "read" if known[part] == _NOUN else known[part]
             found[action] = max(found.get(action, 0.0), weight)
     total = sum(found.values())
     return {action: weight / total for action, weight in found.items()}

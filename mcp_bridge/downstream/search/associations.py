@@ -10,12 +10,13 @@ and the names of the tools that something was learnt of are kept beside the weig
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mcp_bridge.downstream.search.index import MOST_IMPACT
-from mcp_bridge.downstream.search.words import stem
+from mcp_bridge.downstream.search.words import split, stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,6 +28,31 @@ _LEAST_EVIDENCE = 0.8
 _LEAST_SHARE = 0.4
 # The unit of the weights in the file.
 _UNIT = 40
+# How much of a description, and of its digest, tells a tool from others of the same name.
+_BEGINNING_CHARS = 200
+_BEGINNING_WORDS = 8
+_DIGEST_CHARS = 8
+
+
+class ToolKey(NamedTuple):
+    """By what a tool is known again.
+
+    Attributes:
+        name: The stems of its name, sorted.
+        server: Its server's name.
+        begins: A digest of how its description begins; empty if it has none.
+    """
+
+    name: str
+    server: str
+    begins: str
+
+    @classmethod
+    def of(cls, name: Iterable[str], server: str, description: str) -> Self:
+        """The key of a tool, from the stems of its name in any order."""
+        begins = " ".join(split(description[:_BEGINNING_CHARS])[:_BEGINNING_WORDS])
+        digest = hashlib.sha256(begins.encode()).hexdigest()[:_DIGEST_CHARS] if begins else ""
+        return cls(" ".join(sorted(name)), " ".join(split(server)), digest)
 
 
 class Associations:
@@ -34,16 +60,25 @@ class Associations:
 
     Args:
         weights: Of each pair how much; 1 is as much as the best tool's words.
-        tools: Of each tool that this was learnt from the stems of its name.
+        tools: The tools that this was learnt from.
     """
 
-    def __init__(self, weights: Mapping[str, Mapping[str, float]], tools: Iterable[Iterable[str]] = ()) -> None:
+    def __init__(self, weights: Mapping[str, Mapping[str, float]], tools: Iterable[ToolKey] = ()) -> None:
         self._weights = weights
-        self._tools = {_key(name) for name in tools}
+        self._begins: dict[str, set[str]] = {}
+        self._servers = set[str]()
+        for tool in tools:
+            self._begins.setdefault(tool.name, set()).add(tool.begins)
+            self._servers.add(tool.server)
 
-    def knows(self, name: Iterable[str]) -> bool:
-        """Whether something was learnt of a tool with these stems in its name."""
-        return _key(name) in self._tools
+    def knows(self, tool: ToolKey) -> bool:
+        """Whether something was learnt of a tool.
+
+        A name alone doesn't tell: many servers have a `list_emails`. The server must have been learnt from, too. Since
+        it may have another name elsewhere, the beginning of the description may stand for it.
+        """
+        begins = self._begins.get(tool.name)
+        return begins is not None and (tool.server in self._servers or (tool.begins != "" and tool.begins in begins))
 
     def evidence(self, words: Iterable[str], index: InvertedIndex) -> dict[int, float]:
         """What the words of a query say for the tools of an index, by their numbers, beside the best tool's words."""
@@ -92,10 +127,5 @@ class _Rows(Mapping[str, Mapping[str, float]]):
 def associations() -> Associations:
     """The weights that ship with the package; read once."""
     lines = resources.files(__package__).joinpath("associations.txt").read_text("utf-8").splitlines()
-    tools = [line[1:].split() for line in lines if line[0] == "="]
+    tools = [ToolKey(*line[2:].split(" | ")) for line in lines if line[0] == "="]
     return Associations(_Rows(line for line in lines if line[0] not in "#="), tools)
-
-
-def _key(name: Iterable[str]) -> str:
-    """The stems of a name as one text, whatever their order."""
-    return " ".join(sorted(name))

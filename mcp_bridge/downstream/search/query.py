@@ -73,6 +73,8 @@ _LIGHT_VERBS = (
 # The second words of verbs, and how many words may stand between: `take the picture off`.
 _PARTICLES = frozenset(["away", "back", "down", "in", "off", "on", "open", "out", "over", "through", "together", "up"])
 _APART = 4
+# More often these belong to what follows them: `fill the blanks in a table`. They are the verb's at the end alone.
+_PREPOSITIONS = frozenset(["in", "on"])
 # What a word means matters less where tools have the word itself.
 _OTHERS_OF_KNOWN = 0.9
 
@@ -168,6 +170,8 @@ def _together(words: list[str]) -> list[str]:
     words = list(words)
     for place, word in enumerate(words):
         for far in range(place + 2, min(place + 2 + _APART, len(words))):
+            if words[far] in _PREPOSITIONS and far + 1 < len(words):
+                continue
             if words[far] in _PARTICLES and _is_phrase((word, words[far])) and not _is_phrase(words[place : place + 2]):
                 words.insert(place + 1, words.pop(far))
                 break

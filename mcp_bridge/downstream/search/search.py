@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
-from mcp_bridge.downstream.search.associations import associations
+from mcp_bridge.downstream.search.associations import ToolKey, associations
 from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
 from mcp_bridge.downstream.search.phrasings import phrasings
 from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
@@ -39,6 +39,9 @@ _ACTION = 0.8
 
 # Factor for a tool whose server is named in the query.
 _SERVER = 1.8
+# A server's name of one word that tools of so many other servers have clearly (`InvertedIndex.clear_postings`) names no
+# server: `line`, `pdf`. Others mention `GitHub`, too, but in passing.
+_COMMON = 3
 
 # Factor for a tool whose description says that it is deprecated, in so many first characters.
 _DEPRECATED = 0.5
@@ -85,7 +88,11 @@ class SearchIndex:
         self.inverted = InvertedIndex.of(self.tools) if inverted is None else inverted
         self._spelling = Spelling(dict.fromkeys([*self.inverted.surfaces, *sorted(thesaurus().words)]))
         self._names = [name_stems(tool) for tool in self.tools]
-        self._server_words = [frozenset(map(stem, split(tool.server))) for tool in self.tools]
+        self._keys = [
+            ToolKey.of(name, tool.server, tool.description) for name, tool in zip(self._names, self.tools, strict=True)
+        ]
+        telling = {server: self._telling(server) for server in dict.fromkeys(tool.server for tool in self.tools)}
+        self._server_words = [telling[tool.server] for tool in self.tools]
         self._actions = [action_of(tool) for tool in self.tools]
         self._deprecated = ["deprecated" in tool.description[:_DEPRECATED_CHARS].lower() for tool in self.tools]
 
@@ -143,6 +150,15 @@ class SearchIndex:
         numbers = {(tool.server, tool.name): number for number, tool in enumerate(self.tools)}
         words = [(numbers[hit.tool.server, hit.tool.name], hit.score) for hit in hits]
         return [Hit(self.tools[number], score) for number, score in fused(words, meaning)]
+
+    def _telling(self, server: str) -> frozenset[str]:
+        """The stems of a server's name by which a query names it: none if it is one word that others' tools have."""
+        stems = frozenset(map(stem, split(server)))
+        if len(stems) == 1:
+            others = {self.tools[number].server for number in self.inverted.clear_postings(*stems).tools} - {server}
+            if len(others) >= _COMMON:
+                return frozenset()
+        return stems
 
     def _scores(self, wanted: list[Concept]) -> dict[int, float]:
         """What the tools' words are worth, by the tool's number."""
@@ -279,7 +295,7 @@ class SearchIndex:
         fits = self._fits(words, wanted)
         for number, worth in met.items():
             if allowed is None or allowed(self.tools[number]):
-                known = 1.0 if associations().knows(self._names[number]) else _PHRASING_OF_UNKNOWN
+                known = 1.0 if associations().knows(self._keys[number]) else _PHRASING_OF_UNKNOWN
                 scores[number] = scores.get(number, 0.0) + share * known * worth * fits(number)
         return scores
 
@@ -301,7 +317,7 @@ class SearchIndex:
         if found and ranked:
             most = max(found.values()) / max(1.0, ranked[best])
             for number, score in ranked.items():
-                if not learnt.knows(self._names[number]):
+                if not learnt.knows(self._keys[number]):
                     found[number] = max(_OF_UNKNOWN * most * score, found.get(number, 0.0))
         share = 1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)
         scores = dict(ranked)

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from mcp_bridge.downstream.search import associations as module
 from mcp_bridge.downstream.search import search as search_module
-from mcp_bridge.downstream.search.associations import Associations
+from mcp_bridge.downstream.search.associations import Associations, ToolKey
 from mcp_bridge.downstream.search.documents import fields
 from mcp_bridge.downstream.search.index import MOST_IMPACT
 from mcp_bridge.downstream.search.query import query_words
@@ -39,8 +39,8 @@ Matrix = Any
 
 HEAD = """\
 # What a query's words tell of the tools that are meant, as stems: a word of queries, and words of tools that it speaks for,
-# or against, in fortieths of what the best tool's words are worth; first, after "=", the names of the tools that it was
-# learnt from. Learnt: `tests/support/tool_search/learning.py`.
+# or against, in fortieths of what the best tool's words are worth; first, after "=", the tools that it was
+# learnt from (`ToolKey`). Learnt: `tests/support/tool_search/learning.py`.
 """
 # What the search says beside what is learnt, and how small weights are kept.
 _SURE = 4.0
@@ -163,9 +163,9 @@ def as_mapping(weights: Matrix, parts: Sequence[str], terms: Sequence[str]) -> d
     }
 
 
-def written(weights: dict[str, dict[str, int]], tools: Iterable[Sequence[str]]) -> str:
+def written(weights: dict[str, dict[str, int]], tools: Iterable[ToolKey]) -> str:
     """The text of the file."""
-    lines = sorted({"= " + " ".join(name) for name in tools})
+    lines = sorted({"= " + " | ".join(key) for key in tools})
     for part, row in sorted(weights.items()):
         by_weight: dict[int, list[str]] = {}
         for term, weight in sorted(row.items(), key=lambda item: (-item[1], item[0])):
@@ -184,10 +184,11 @@ def fold(query: Query, by: str) -> int:
     return hashlib.sha256(f"fold {group(query, by)}".encode()).digest()[0] % _FOLDS
 
 
-def names(index: SearchIndex, queries: Sequence[Query]) -> list[tuple[str, ...]]:
-    """The stems of the names of the tools that are right for some queries."""
+def keys(index: SearchIndex, queries: Sequence[Query]) -> list[ToolKey]:
+    """The keys of the tools that are right for some queries."""
     right = {name for query in queries for name in query.right}
-    return [name_stems(tool) for tool in index.tools if f"{tool.server}.{tool.name}" in right]
+    known = [tool for tool in index.tools if f"{tool.server}.{tool.name}" in right]
+    return [ToolKey.of(name_stems(tool), tool.server, tool.description) for tool in known]
 
 
 def tell_without(
@@ -214,9 +215,7 @@ def tell_without(
             for name, chosen in queries.items()
         }
         weights = as_mapping(learnt([data.some(rest[name]) for name, data in corpora.items()]), parts, terms)
-        tools = [
-            stems_ for name in queries for stems_ in names(indexes[name], [queries[name][row] for row in rest[name]])
-        ]
+        tools = [key for name in queries for key in keys(indexes[name], [queries[name][row] for row in rest[name]])]
         as_shares = {part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}
         for place, known in enumerate((Associations({}), Associations(as_shares, tools))):
             search_module.associations = lambda known=known: known
@@ -243,7 +242,7 @@ def main() -> None:
     search_module.associations, search_module._LEAST_SHARE = kept, least
     if without is None:
         weights = as_mapping(learnt(list(corpora.values())), list(parts), terms)
-        tools = [name for which, index in indexes.items() for name in names(index, queries[which])]
+        tools = [key for which, index in indexes.items() for key in keys(index, queries[which])]
         Path(module.__file__).with_name("associations.txt").write_text(written(weights, tools), "utf-8")
         print(sum(map(len, weights.values())), "pairs of", len(weights), "words")
         return
