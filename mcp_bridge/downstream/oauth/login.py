@@ -148,8 +148,9 @@ async def _flow(
         resource=context.protected_resource_metadata,
         tokens=tokens,
         made_at=made_at,
-        # OAuth 2.1, section 4.3.1: a public client's refresh tokens are used once, unless they are bound to it.
-        rotates=registered.client_secret is None,
+        # A public client's refresh tokens are, unless they are bound to it (RFC 9700, section 4.14.2). Of another's,
+        # nobody knows before one was used.
+        rotates=True,
     )
 
 
