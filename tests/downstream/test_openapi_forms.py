@@ -26,7 +26,7 @@ OCTETS = {"type": "string", "contentMediaType": "application/octet-stream"}
 NULL = {"type": "null"}
 
 
-def service(schema, media="multipart/form-data", encoding=None, outcome=False, **components):
+def service(schema, media="multipart/form-data", encoding=None, *, outcome=False, **components):
     """A service with one operation, `x`, which has this body."""
     content = {media: {"schema": schema, "encoding": encoding or {}}}
     operation = {"operationId": "x", "requestBody": {"required": True, "content": content}}
