@@ -333,9 +333,11 @@ async def test_a_server_that_wants_a_token_for_its_first_message_alone_is_logged
 
 async def test_a_server_that_forbids_its_first_message_is_not_logged_in_to(tmp_path):
     forbids = 'Bearer error="insufficient_scope"'
-    with lying(pages=TOKEN_PAGE, forbids=forbids, streams=False) as (url, _):
-        with pytest.raises(BridgeError, match=r"the server refuses the token \(403\)"):
-            await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Quick())
+    with (
+        lying(pages=TOKEN_PAGE, forbids=forbids, streams=False) as (url, _),
+        pytest.raises(BridgeError, match=r"the server refuses the token \(403\)"),
+    ):
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Quick())
 
 
 async def test_a_session_that_a_login_has_opened_is_ended(tmp_path):
