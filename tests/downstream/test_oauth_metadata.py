@@ -62,7 +62,9 @@ def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None
                 status = 200
             self.send_response(status)
             if status in {401, 403}:
-                self.send_header("www-authenticate", forbids if status == 403 else (challenge or "Bearer").replace("{url}", url))
+                self.send_header(
+                    "www-authenticate", forbids if status == 403 else (challenge or "Bearer").replace("{url}", url)
+                )
             if session is not None and self.command == "POST":
                 self.send_header("mcp-session-id", session)
             if cookie is not None:
