@@ -662,6 +662,131 @@ def test_what_the_bridge_could_not_use_stays_with_its_client(user):
     assert "longpass" not in said
 
 
+SECRET = "s3cret-of-the-app"  # noqa: S105 - of these tests alone
+REMOTE = {"url": "https://example.com/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "oauth"),
+    [
+        (
+            "opencode",
+            {"type": "remote", "oauth": {"clientId": "id", "clientSecret": SECRET, "scope": "read write"}},
+            {
+                "client_id": "id",
+                "client_secret": SECRET,
+                "scopes": ["read", "write"],
+                "redirect_uri": "http://127.0.0.1:19876/mcp/oauth/callback",
+            },
+        ),
+        ("opencode", {"type": "remote", "oauth": False}, None),
+        (
+            "claude-code",
+            {"type": "http", "oauth": {"clientId": "id", "callbackPort": 8080}},
+            {"client_id": "id", "redirect_uri": "http://localhost:8080/callback"},
+        ),
+        (
+            "gemini",
+            {"oauth": {"enabled": True, "clientId": "id", "clientSecret": "$APP", "scopes": ["read"]}},
+            {"client_id": "id", "client_secret": "${APP:-$APP}", "scopes": ["read"]},
+        ),
+    ],
+)
+def test_settings_of_oauth_move_along_and_return(user, client, entry, oauth):
+    servers = {"mine": REMOTE | entry}
+    path = user.file(client, json.dumps({CLIENTS[client].servers[0]: servers}))
+    before = path.read_text()
+    said = user.done(f"install {client} --take-over --yes")
+    assert "stays" not in said
+    assert SECRET not in said
+    assert tomllib.loads(user.config.read_text())["servers"]["mine"].get("oauth") == oauth
+    assert user.found().servers["mine"].problem is None
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "why"),
+    [
+        ("cursor", REMOTE | {"auth": {"CLIENT_ID": "id", "CLIENT_SECRET": SECRET}}, "registered for Cursor"),
+        ("vscode", REMOTE | {"type": "http", "oauth": {"clientId": "id"}}, "registered for VS Code"),
+        ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
+        ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
+        ("gemini", REMOTE | {"oauth": {"clientId": "id", "authorizationUrl": "https://e.com/a"}}, "authorizationUrl"),
+        ("opencode", {"type": "remote", "url": "http://example.com/mcp", "oauth": {"clientId": "id"}}, "https://"),
+        ("claude-code", {"command": "x", "runsIn": "a jail"}, "it has runsIn"),
+        ("cursor", {"command": "x", "sandbox": True}, "it has sandbox"),
+        ("windsurf", {"command": "x", "user": "other"}, "it has user"),
+    ],
+)
+def test_what_the_bridge_has_no_like_of_keeps_a_server_with_its_client(user, client, entry, why):
+    user.file(client, json.dumps({CLIENTS[client].servers[0]: {"mine": entry}}))
+    said = user.done(f"install {client} --take-over --yes")
+    [line] = [line for line in said.splitlines() if line.startswith("'mine' stays with ")]
+    assert why in line
+    assert SECRET not in said
+    assert "mine" in user.servers(client)
+    assert not user.config.exists()
+    if why != "https://":
+        said = user.done(f"servers import {client}")
+        assert "'mine' is left out: " in said
+        assert why in said
+
+
+def test_codexs_settings_of_oauth_move_along_or_keep_the_server(user):
+    user.file("codex", """
+[mcp_servers.moves]
+url = "https://example.com/mcp"
+scopes = ["read"]
+required = true
+[mcp_servers.stays]
+url = "https://example.com/mcp2"
+oauth_resource = "https://example.com"
+[mcp_servers.elsewhere]
+command = "x"
+environment_id = "remote"
+""")  # fmt: skip
+    said = user.done("install codex --take-over --yes")
+    assert "'stays' stays with Codex: it has oauth_resource" in said
+    assert "'elsewhere' stays with Codex: it has environment_id" in said
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own == {"moves": {"url": "https://example.com/mcp", "type": "http", "oauth": {"scopes": ["read"]}}}
+
+
+def test_claude_codes_time_out_and_what_it_alone_shows_move_along(user):
+    entry = {"type": "stdio", "command": "x", "timeout": 120_000, "alwaysLoad": True}
+    user.file("claude-code", json.dumps({"mcpServers": {"mine": entry}}))
+    user.done("install claude-code --take-over --yes")
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own == {"mine": {"command": "x", "call_timeout": 120.0}}
+
+
+@pytest.mark.parametrize("client", ["cursor", "codex", "opencode"])
+def test_many_servers_are_moved_in_one_edit_of_each_file(user, client, monkeypatch):
+    text = busy(client)
+    if client == "codex":
+        text += "".join(f'[mcp_servers.s{number}]\ncommand = "x{number}"\n' for number in range(50))
+    else:
+        entry = {"type": "local", "command": ["x"]} if client == "opencode" else {"command": "x"}
+        many = "".join(f', "s{number}": {json.dumps(entry)}' for number in range(50))
+        text = text.replace("} // why", "}" + many).replace("}, // why", "}" + many)
+    path = user.file(client, text)
+    edits, apply = [], file_edits.ConfigurationFile._apply
+
+    def counted(self, *arguments):
+        edits.append(self.path)
+        return apply(self, *arguments)
+
+    monkeypatch.setattr(file_edits.ConfigurationFile, "_apply", counted)
+    user.done(f"install {client} --take-over --yes")
+    # The bridge's entry, and the servers.
+    assert sorted(edits) == sorted([path, path, user.config])
+    assert set(user.servers(client)) == {"bridge"}
+    assert len(tomllib.loads(user.config.read_text())["servers"]) == 51
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize("written", ["$TOK", "${TOK}"])
 def test_a_variable_of_gemini_that_is_not_set_stays_as_its_name_when_it_moves(user, written):
     user.file("gemini", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"K": f"a-{written}-b"}}}}))

@@ -652,13 +652,25 @@ def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, 
     # Those inside of a list or an object that was replaced go with it, and no other.
     gone = text.count(COMMENT) - changed.count(COMMENT)
     assert gone >= 0 if isinstance(inside.get(key), dict | list) else gone == 0
-    removed = jsonc.remove(changed, (outer, key))
+    removed = jsonc.remove(changed, (outer,), [key])
     assert jsonc.loads(removed) == table | {outer: {name: item for name, item in inside.items() if name != key}}
+
+
+@given(TABLES, INDENTS, st.randoms(use_true_random=False), st.data())
+def test_members_that_are_removed_at_once_are_removed_and_nothing_else(table, indent, rng, data):
+    text = written(table, indent, rng)
+    gone = data.draw(st.sets(st.sampled_from(sorted(table)))) if table else set()
+    removed = jsonc.remove(text, (), gone)
+    assert jsonc.loads(removed) == {name: item for name, item in table.items() if name not in gone}
 
 
 def test_a_key_that_is_there_twice_is_not_edited():
     with pytest.raises(ValueError, match="twice"):
         jsonc.insert('{"a": {}, "a": {}}', ("a", "b"), 1)
+    with pytest.raises(ValueError, match="'a' is there twice"):
+        jsonc.remove('{"a": {}, "a": {}, "b": 1}', (), ["a", "b"])
+    with pytest.raises(KeyError):
+        jsonc.remove('{"a": {}}', (), ["b"])
 
 
 @pytest.mark.parametrize("client", ["gemini", "opencode", "zed"])
@@ -678,3 +690,116 @@ def test_windsurfs_switched_off_tools_are_names(user):
     user.write(user.file("windsurf"), json.dumps({"mcpServers": {"mine": LOCAL | {"disabledTools": ["a[b]", "c*"]}}}))
     spec = user.find("windsurf").servers["mine"]
     assert [lets_through(spec, name) for name in ("a[b]", "ab", "c*", "cd")] == [False, True, False, True]
+
+
+def put(user, client, entry):
+    """Write a client's file with one entry, as JSON or TOML."""
+    if CLIENTS[client].syntax == "toml":
+        inline = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items() if key != "oauth")
+        inline += "".join(
+            f"oauth = {{ {key} = {json.dumps(value)} }}\n" for key, value in entry.get("oauth", {}).items()
+        )
+        user.write(user.file(client), f"[mcp_servers.mine]\n{inline}")
+    else:
+        user.write(user.file(client), json.dumps({CLIENTS[client].servers[0]: {"mine": entry}}))
+
+
+SECRET = "s3cret-of-the-app"  # noqa: S105 - of these tests alone
+REMOTE = {"url": "https://example.com/mcp"}
+SCOPES = ("read", "write")
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "expected"),
+    [
+        (
+            "opencode",
+            {"type": "remote", "oauth": {"clientId": "id", "clientSecret": SECRET, "scope": "read write"}},
+            ("id", SECRET, SCOPES, "http://127.0.0.1:19876/mcp/oauth/callback"),
+        ),
+        (
+            "opencode",
+            {"type": "remote", "oauth": {"clientId": "id", "callbackPort": 7000}},
+            ("id", None, (), "http://127.0.0.1:7000/mcp/oauth/callback"),
+        ),
+        (
+            "claude-code",
+            {"type": "http", "oauth": {"clientId": "id", "callbackPort": 8080, "scopes": "read write"}},
+            ("id", None, SCOPES, "http://localhost:8080/callback"),
+        ),
+        (
+            "gemini",
+            {"oauth": {"enabled": True, "clientId": "id", "clientSecret": "$APP", "scopes": ["read", "write"]}},
+            ("id", SECRET, SCOPES, None),
+        ),
+        ("codex", {"scopes": ["read", "write"]}, (None, None, SCOPES, None)),
+        ("cursor", {"auth": {"scopes": ["read", "write"]}}, (None, None, SCOPES, None)),
+    ],
+)
+def test_a_clients_settings_of_oauth_are_the_servers(user, client, entry, expected):
+    put(user, client, REMOTE | entry)
+    user.environ["APP"] = SECRET
+    spec = user.find(client).servers["mine"]
+    assert spec.problem is None
+    oauth = spec.oauth
+    assert (oauth.client_id, oauth.client_secret, oauth.scopes, oauth.redirect_uri) == expected
+
+
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("opencode", {"type": "remote", "oauth": False}),
+        ("gemini", {"oauth": {"enabled": True}}),
+        ("gemini", {"oauth": {"enabled": False, "clientId": "id"}}),
+        ("gemini", {"authProviderType": "dynamic_discovery"}),
+        ("claude-code", {"type": "http", "oauth": {}}),
+    ],
+)
+def test_what_says_nothing_of_oauth_leaves_it_to_the_server(user, client, entry):
+    put(user, client, REMOTE | entry)
+    found = user.find(client)
+    assert (found.servers["mine"].problem, found.servers["mine"].oauth, found.problems) == (None, None, [])
+
+
+LEFT = [
+    ("cursor", {"auth": {"CLIENT_ID": "id", "CLIENT_SECRET": SECRET}}, "registered for Cursor"),
+    ("vscode", {"type": "http", "oauth": {"clientId": "id"}}, "registered for VS Code"),
+    ("zed", {"oauth": {"client_id": "id"}}, "registered for Zed"),
+    ("codex", {"oauth_resource": "https://example.com"}, "oauth_resource"),
+    ("codex", {"oauth": {"client_id": "id"}}, "oauth has client_id"),
+    ("gemini", {"oauth": {"clientId": "id", "tokenUrl": "https://example.com/t"}}, "oauth has tokenUrl"),
+    ("claude-code", {"type": "http", "oauth": {"authServerMetadataUrl": "https://e.com/x"}}, "authServerMetadataUrl"),
+    ("opencode", {"type": "remote", "oauth": {"clientSecret": SECRET}}, "client_id is missing"),
+]
+"""What the bridge has no like of: the server is there without it, and stays with its client."""
+
+
+@pytest.mark.parametrize(("client", "entry", "why"), LEFT)
+def test_settings_of_oauth_that_cannot_be_used_are_told_and_the_server_is_there(user, client, entry, why):
+    put(user, client, REMOTE | entry)
+    found = user.find(client)
+    assert found.servers["mine"].problem is None
+    [problem] = found.problems
+    assert problem.message.startswith("of 'mine', not everything is used: ")
+    assert why in problem.message
+    assert SECRET not in problem.message
+    # None of its servers is missing.
+    assert found.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "why"),
+    [
+        ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
+        ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
+        ("claude-code", {"command": "x", "timeout": 0}, "timeout is not a number above 0"),
+    ],
+)
+def test_a_server_that_would_be_another_one_with_the_bridge_is_not_started(user, client, entry, why):
+    put(user, client, entry)
+    assert why in user.find(client).servers["mine"].problem
+
+
+def test_claude_codes_time_out_of_a_server_holds(user):
+    put(user, "claude-code", {"command": "x", "timeout": 120_000})
+    assert user.find("claude-code").servers["mine"].call_timeout == 120

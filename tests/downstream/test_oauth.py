@@ -296,6 +296,7 @@ HOW = {
     "html": "no token",
     "echo": "invalid_grant",
     "lost": "connection broke",
+    "failed": "504",
 }
 
 
@@ -333,11 +334,17 @@ async def test_a_refresh_token_is_never_used_twice_when_the_token_endpoint_fails
     assert login.tokens.refresh_token not in str(error.record())
     authorization_server.behave(token="")
     if how == "down":
-        # It said so, and did nothing.
+        # It said when to try again, and did nothing.
         assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
     else:
-        assert (await error_of(spec, state)).code == "login_needed"
+        again = await error_of(spec, state)
+        assert again.code == "login_needed"
         assert not authorization_server.events("refused", grant="refresh_token")
+        if how in {"lost", "failed", "silent"}:
+            # What is said is why, at once and later.
+            assert HOW[how] in error.message
+            assert "which may be of use once, was sent" in error.message
+            assert "which may be of use once, was sent" in again.message
     assert not authorization_server.events("reused")
     # The way out.
     await logged_in(spec, state)
@@ -520,6 +527,40 @@ async def test_a_registered_client_logs_in_with_its_secret_which_no_login_keeps(
     assert len(authorization_server.events("granted", grant="refresh_token", client="registered-app")) == 1
     said = await log_out(given, given.oauth, login_store(state), TLS)
     assert said.startswith("they are revoked")
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("how", ["lost", "failed"])
+async def test_a_refresh_token_is_sent_again_only_once_it_is_known_to_stay(
+    authorization_server, protected_server, state, monkeypatch, how, rotates
+):
+    monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
+    authorization_server.behave(rotates=rotates)
+    oauth = {
+        "client_id": "registered-app",
+        "client_secret": "secret-of-the-registered-app-4711",
+        "issuer": authorization_server.url,
+    }
+    spec = server_spec(protected_server, oauth=oauth)
+    # Of a client with a secret, it isn't known before a token was used.
+    await logged_in(spec, state)
+    await expire(spec, state)
+    authorization_server.behave(token=how)
+    assert (await error_of(spec, state)).code == "login_needed"
+    authorization_server.behave(token="")
+    assert (await error_of(spec, state)).code == "login_needed"
+    await logged_in(spec, state)
+    await expire(spec, state)
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+    await expire(spec, state)
+    authorization_server.behave(token=how)
+    assert (await error_of(spec, state)).code == ("login_needed" if rotates else "login_unavailable")
+    authorization_server.behave(token="")
+    if rotates:
+        assert (await error_of(spec, state)).code == "login_needed"
+    else:
+        assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+    assert not authorization_server.events("reused")
 
 
 async def test_a_secret_goes_to_no_other_authorization_server_than_the_configured_one(

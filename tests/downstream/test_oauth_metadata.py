@@ -31,17 +31,19 @@ class Nobody(Visitor):
 
 
 @contextmanager
-def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None):
+def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None, streams=True, session=None):
     """A server that is its own authorization server; gives its address, and the paths that were asked for.
 
     Args:
         changes: What its metadata says otherwise.
         pages: Further answers, by their paths.
-        challenge: What it says with status 401.
+        challenge: What it says with status 401, in which `{url}` is its address.
         cookie: One that it sets.
         forbids: What it says to whoever has a token, with status 403; without it, also with 401.
+        streams: Whether it looks for a token in a request for a stream of its messages, or has no such stream.
+        session: The session that it opens for whoever asks: it wants no token.
     """
-    asked = []
+    asked, given = [], {} if pages is None else pages
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -49,21 +51,29 @@ def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None
         def answer(self):
             asked.append(f"{self.command} {self.path} {self.headers.get('cookie', '')}".rstrip())
             self.rfile.read(int(self.headers.get("content-length", 0)))
-            page = served.get(self.path)
+            page = given.get(self.path, served.get(self.path))
             body = page if isinstance(page, bytes) else json.dumps(page).encode() if page is not None else b""
             status = 200 if page is not None else 401 if self.path == "/mcp" else 404
             has_token = self.headers.get("authorization", "").startswith("Bearer ")
             status = 403 if status == 401 and has_token and forbids else status
+            if status in {401, 403} and self.command == "GET" and not streams:
+                status = 405
+            if status in {401, 403} and session is not None:
+                status = 200
             self.send_response(status)
             if status in {401, 403}:
-                self.send_header("www-authenticate", forbids if status == 403 else challenge or "Bearer")
+                self.send_header(
+                    "www-authenticate", forbids if status == 403 else (challenge or "Bearer").replace("{url}", url)
+                )
+            if session is not None and self.command == "POST":
+                self.send_header("mcp-session-id", session)
             if cookie is not None:
                 self.send_header("set-cookie", cookie)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = answer  # noqa: N815
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815
 
         def log_message(self, *_):
             pass
@@ -86,7 +96,7 @@ def lying(changes=None, *, pages=None, challenge=None, cookie=None, forbids=None
             key: value for key, value in (metadata | changes).items() if value is not None and key not in resource
         },
         "/register": {"client_id": "registered", "redirect_uris": ["http://127.0.0.1/callback"]},
-    } | (pages or {})
+    } | given
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield url, asked
@@ -296,3 +306,50 @@ async def test_what_is_no_token_is_sent_nowhere_and_said_to_be_none(tmp_path, an
     assert "it has answered" in caught.value.message
     assert "a-good-token" not in str(caught.value.record())
     assert len([each for each in asked if each.endswith(" /mcp")]) == 1
+
+
+class Quick(Visitor):
+    """A person who has logged in as soon as the page is shown."""
+
+    async def show(self, address):
+        self.shown = parse_qs(urlsplit(address).query)
+        answer = {"code": "c", "state": self.shown["state"][0]}
+        threading.Thread(target=httpx2.get, args=(self.shown["redirect_uri"][0],), kwargs={"params": answer}).start()
+
+
+TOKEN_PAGE = {"/token": {"access_token": "t", "token_type": "Bearer"}}
+
+
+async def test_a_server_that_wants_a_token_for_its_first_message_alone_is_logged_in_to(tmp_path):
+    asks = 'Bearer resource_metadata="{url}/custom", scope="read"'
+    pages = TOKEN_PAGE | {RESOURCE: None}
+    with lying(pages=pages, challenge=asks, streams=False) as (url, asked):
+        pages["/custom"] = {"resource": f"{url}/mcp", "authorization_servers": [url]}
+        # Found where it says, and not where RFC 9728 would have it.
+        person = Quick()
+        with pytest.raises(BridgeError, match=r"the server refuses the token \(401\)"):
+            await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, person)
+        assert person.shown["scope"] == ["read"]
+        assert asked[:3] == ["GET /mcp", "POST /mcp", "GET /custom"]
+
+
+async def test_a_server_that_forbids_its_first_message_is_not_logged_in_to(tmp_path):
+    forbids = 'Bearer error="insufficient_scope"'
+    with (
+        lying(pages=TOKEN_PAGE, forbids=forbids, streams=False) as (url, _),
+        pytest.raises(BridgeError, match=r"the server refuses the token \(403\)"),
+    ):
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Quick())
+
+
+async def test_a_session_that_a_login_has_opened_is_ended(tmp_path):
+    with lying(pages=TOKEN_PAGE, streams=False, session="s-1") as (url, asked):
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Quick())
+        assert [each for each in asked if each.endswith(" /mcp")] == ["GET /mcp", "POST /mcp", "DELETE /mcp"] * 2
+
+
+@pytest.mark.parametrize("kind", ["openapi", "sse"])
+async def test_what_speaks_no_streamable_http_gets_no_message_of_it(tmp_path, kind):
+    with lying(pages=TOKEN_PAGE, streams=False) as (url, asked):
+        await logged_in(ServerSpec(name="liar", type=kind, url=f"{url}/mcp"), tmp_path, Quick())
+        assert "POST /mcp" not in asked

@@ -679,3 +679,65 @@ async def test_a_stream_that_names_an_address_of_another_origin_is_refused():
         error = await failure(fleet)
     assert "an address of messages that isn't its own" in error.message
     assert other.seen == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_byte_order_mark_before_a_message_is_ignored(stream):
+    async def marked_answers(_request, message, _number):
+        body = b"\xef\xbb\xbf" + json.dumps(answers_of[message["method"]] | {"id": message["id"]}).encode()
+        if stream:
+            return _events(b"data: " + body + b"\n\n")
+        return Response(body, media_type="application/json")
+
+    server = ScriptedServer(marked_answers)
+    opened = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "x", "version": "1"},
+    }
+    done = {"content": [{"type": "text", "text": "done"}]}
+    results = {"initialize": opened, "tools/list": {"tools": server.tools}, "tools/call": done}
+    answers_of = {method: {"jsonrpc": "2.0", "result": result} for method, result in results.items()}
+    answers_of["server/discover"] = {"jsonrpc": "2.0", "error": {"code": -32601, "message": "Method not found"}}
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        assert await text(fleet) == "done"
+
+
+async def test_a_byte_order_mark_before_a_refusal_is_ignored():
+    refusal = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "wrong"}}
+
+    async def refuses(_request, message, _number):
+        body = b"\xef\xbb\xbf" + json.dumps(refusal).encode()
+        return Response(body, 400, media_type="application/json") if message["method"] == "tools/call" else None
+
+    async with serving(ScriptedServer(refuses).app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+    assert (error.code, "wrong" in error.message) == ("bad_arguments", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "get", "part"),
+    [
+        # What it has said to the first message is the reason, and not that it has no stream.
+        (Response("<html>", media_type="text/html"), None, "neither JSON nor an event stream"),
+        (Response("{", media_type="application/json"), None, "isn't one to the request"),
+        (Response("{", media_type="application/json"), Response("<html>", media_type="text/html"), "isn't one to the"),
+        (Response("no", status_code=404), None, "answered 404"),
+        # It has a stream, if that is one.
+        (Response("no", status_code=405), Response("<html>", media_type="text/html"), "event stream"),
+    ],
+)
+async def test_why_a_server_speaks_neither_transport_is_why_the_first_one_failed(answer, get, part):
+    async def answers(_request, _message, _number):
+        return answer
+
+    async def streams(_request):
+        return get
+
+    server = ScriptedServer(answers)
+    server.get = streams
+    async with serving(server.app) as port, Fleet([remote(port, type="auto")]) as fleet:
+        error = await failure(fleet)
+        assert (error.code, part in error.message) == ("server_start_failed", True), error
+    # The other one was tried.
+    assert "GET" in {method for method, _, _ in server.seen}

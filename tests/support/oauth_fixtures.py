@@ -136,7 +136,7 @@ def oauth_servers():
 @pytest.fixture
 def authorization_server(oauth_servers):
     server, _ = oauth_servers
-    server.behave(ttl=3600, audience=None, token="", format="opaque")
+    server.behave(ttl=3600, audience=None, token="", format="opaque", rotates=True)
     server.events("")
     server.lines.clear()
     return server

@@ -161,6 +161,7 @@ def _take_back_tables(change: Change, installations: Installations) -> list[Inst
         return []
     config = change.config = ConfigurationFile(Path(change.record.config), "toml")
     others = installations.others(change.file.target, config.path, change.notes)
+    gone: list[str] = []
     for name, table in change.record.tables.items():
         now = config.member("servers", name)
         if now is not None and now != table:
@@ -170,7 +171,8 @@ def _take_back_tables(change: Change, installations: Installations) -> list[Inst
             heirs[heir.file] = heir
             change.notes.append(f"{name!r} stays in {config.path}: {CLIENTS[heir.client].title} relies on it.")
         elif now is not None:
-            config.remove(("servers", name))
+            gone.append(name)
+    config.remove_all(("servers",), gone)
     return list(heirs.values())
 
 

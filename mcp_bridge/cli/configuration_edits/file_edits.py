@@ -25,7 +25,7 @@ from mcp_bridge.private_files import private_directory
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from mcp_bridge.downstream.configuration.known_clients import Syntax
@@ -51,7 +51,10 @@ _VARIABLE = re.compile(
 # What precedes the host of an address, and what follows its path: neither is shown where servers are listed. A password
 # may hold what ends a host. It begins at the colon: a search for schemes would look often at each letter.
 _ADDRESS = re.compile(r"""(?::(?=//)(//(?:[^\s"']+|[^/?#\s]+)@)?|^\$)[^?#\s]*([?#]\S+)?""")
-_SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
+_SECRET_KEYS = frozenset(
+    {"env", "environment", "headers", "http_headers", "bearer_token", "credentials"}
+    | {"client_secret", "clientSecret", "CLIENT_SECRET"}
+)
 
 
 class ConfigurationFile:
@@ -113,28 +116,61 @@ class ConfigurationFile:
         """Set a member, making the tables on the way.
 
         Raises:
+            BridgeError: As `set_all`.
+        """
+        self.set_all(path[:-1], {path[-1]: value})
+
+    def set_all(self, path: tuple[str, ...], values: Mapping[str, Table]) -> None:
+        """Set members of the table at a path, which is made if it isn't there.
+
+        Args:
+            path: The keys that lead to the table.
+            values: The members by name.
+
+        Raises:
             BridgeError: `bad_client_config`: the text can't be edited so that it says this and nothing else.
         """
+        if not values:
+            return
         if self.syntax == "toml":
-            text = self._without_table(path) if self.member(*path) is not None else self._text
-            self._apply(self._with_table(text, path, value), _with(self.content, path, value))
+            there = [name for name in values if self.member(*path, name) is not None]
+            text = self._without_tables(path, there) if there else self._text
+            text = self._with_tables(text, path, values)
         else:
-            self._apply(self._edited_json(path, value), _with(self.content, path, value))
+            text = self._text
+            for name, value in values.items():
+                try:
+                    text = jsonc.insert(text, (*path, name), value)
+                except ValueError as exc:
+                    raise self._uneditable(str(exc)) from None
+        there = self.member(*path)
+        self._apply(text, _with(self.content, path, {**(there if isinstance(there, dict) else {}), **values}))
 
     def remove(self, path: tuple[str, ...]) -> None:
         """Remove a member that is there.
 
         Raises:
-            BridgeError: As `set`.
+            BridgeError: As `set_all`.
         """
-        if self.syntax == "toml":
-            self._apply(self._without_table(path), _without(self.content, path))
+        self.remove_all(path[:-1], [path[-1]])
+
+    def remove_all(self, path: tuple[str, ...], names: Collection[str]) -> None:
+        """Remove members of the table at a path, which are there.
+
+        Raises:
+            BridgeError: As `set_all`.
+        """
+        if not names:
             return
-        try:
-            text = jsonc.remove(self._text, path)
-        except (ValueError, KeyError) as exc:
-            raise self._uneditable(str(exc)) from None
-        self._apply(text, _without(self.content, path))
+        if self.syntax == "toml":
+            text = self._without_tables(path, names)
+        else:
+            try:
+                text = jsonc.remove(self._text, path, names)
+            except (ValueError, KeyError) as exc:
+                raise self._uneditable(str(exc)) from None
+        kept = {key: value for key, value in self.member(*path).items() if key not in names}
+        self._apply(text, _with(self.content, path, kept))
 
     def replace(self, data: bytes) -> None:
         """Replace the whole content by bytes that the file had before.
@@ -266,56 +302,53 @@ class ConfigurationFile:
             raise BridgeError("state_unusable", f"{path} can't be written: {why(exc)}.", file=str(path)) from None
         return path
 
-    def _edited_json(self, path: tuple[str, ...], value: Table) -> str:
-        try:
-            return jsonc.insert(self._text, path, value)
-        except ValueError as exc:
-            raise self._uneditable(str(exc)) from None
-
-    def _with_table(self, text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:
-        """A text of TOML with one more table: behind it, or in the inline table that has its like."""
+    def _with_tables(self, text: str, path: tuple[str, ...], values: Mapping[str, Table]) -> str:
+        """A text of TOML with more tables: behind it, or in the inline table that has their like."""
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
 
-        *outer, last = path
         try:
             whole = tomlkit.parse(text)
             inline: Any = whole
-            for depth, key in enumerate(outer):
+            for depth, key in enumerate(path):
                 inline = inline.get(key, {})
                 if isinstance(inline, tomlkit.items.InlineTable):
-                    for inner in outer[depth + 1 :]:
+                    for inner in path[depth + 1 :]:
                         inline = inline.setdefault(inner, tomlkit.inline_table())
-                    inline[last] = _filled(tomlkit.inline_table(), value)
+                    for name, value in values.items():
+                        inline[name] = _filled(tomlkit.inline_table(), value)
                     return tomlkit.dumps(whole)
         except (TOMLKitError, AttributeError, TypeError) as exc:
             raise self._uneditable(str(exc)) from None
-        document: Any = tomlkit.document()
-        table = document
-        for key in outer:
-            inner_table = tomlkit.table(is_super_table=True)
-            table.add(key, inner_table)
-            table = inner_table
-        table.add(last, _filled(tomlkit.table(), value))
-        gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
-        return text + gap + tomlkit.dumps(document)
+        for name, value in values.items():
+            document: Any = tomlkit.document()
+            table = document
+            for key in path:
+                inner_table = tomlkit.table(is_super_table=True)
+                table.add(key, inner_table)
+                table = inner_table
+            table.add(name, _filled(tomlkit.table(), value))
+            gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+            text += gap + tomlkit.dumps(document)
+        return text
 
-    def _without_table(self, path: tuple[str, ...]) -> str:
+    def _without_tables(self, path: tuple[str, ...], names: Collection[str]) -> str:
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
 
         try:
             document = tomlkit.parse(self._text)
+            outer: Any = None
             table: Any = document
-            for key in path[:-1]:
-                table = table[key]
-            del table[path[-1]]
-            if not table and len(path) > 1 and isinstance(table, tomlkit.items.Table):
+            for name in names:
+                # Anew: what stands for a table that is in several places is wrong after a change.
+                outer, table = None, document
+                for key in path:
+                    outer, table = table, table[key]
+                del table[name]
+            if not table and path and isinstance(table, tomlkit.items.Table):
                 # A header that nothing follows, which would look forgotten.
-                outer: Any = document
-                for key in path[:-2]:
-                    outer = outer[key]
-                del outer[path[-2]]
+                del outer[path[-1]]
             text = tomlkit.dumps(document)
         except (TOMLKitError, KeyError, TypeError) as exc:
             raise self._uneditable(str(exc)) from None
@@ -352,16 +385,11 @@ def _bad(path: Path, reason: str, line: int | None = None) -> BridgeError:
 
 
 def _with(table: Table, path: tuple[str, ...], value: Table) -> Table:
+    if not path:
+        return value
     head, *rest = path
     inner = table.get(head)
-    return table | {head: _with(inner if isinstance(inner, dict) else {}, tuple(rest), value) if rest else value}
-
-
-def _without(table: Table, path: tuple[str, ...]) -> Table:
-    head, *rest = path
-    if not rest:
-        return {key: value for key, value in table.items() if key != head}
-    return table | {head: _without(table[head], tuple(rest))}
+    return table | {head: _with(inner if isinstance(inner, dict) else {}, tuple(rest), value)}
 
 
 def _comparable(table: Table) -> str:

@@ -115,19 +115,21 @@ def _imported(
             if entries
             else "`mcp-bridge doctor` says which clients have any.",
         )
+    added: Table = {}
     for name in names or entries:
         try:
             table = as_table(client, name, entries[name], theirs.content)
         except NotTransferableError as exc:
             notes.append(f"{name!r} is left out: {exc}")
             continue
-        existing = file.member("servers", name)
+        existing = added.get(name, file.member("servers", name))
         if existing is None:
-            file.set(("servers", name), table)
+            added[name] = table
             if name in only_for:
                 notes.append(f"{name!r} is for {only_for[name]} alone, and will be there in every folder.")
         elif existing != table:
             notes.append(f"{name!r} is left out: {file.path} has another server of this name.")
+    file.set_all(("servers",), added)
     for line in (*file.diff(), *notes):
         showing.echo(escaping.escape_line(line))
     if not file.is_changed:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
 from mcp_bridge.downstream.configuration.discovery import command_problem
+from mcp_bridge.downstream.configuration.entry_coverage import unknown_key
 from mcp_bridge.downstream.configuration.own_entries import MAX_NAME_CHARS, name_problem, spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.self_reference.command_lines import NAMES
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -104,8 +106,10 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     except EntryError as error:
         raise NotTransferableError(str(error)) from None
     spec = decode(name, found.entry, "", "config")
-    if spec.problem is not None:
-        raise NotTransferableError(spec.problem)
+    if (wrong := spec.problem or found.left) is not None:
+        raise NotTransferableError(wrong)
+    if (key := unknown_key(client.name, entry)) is not None:
+        raise NotTransferableError(f"it has {key}, of which the bridge doesn't know what it says.")
 
     def text(value: str) -> str:
         return _in_our_variables(value, variables)
@@ -115,6 +119,8 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
         table["url"] = text(spec.url or "")
         table |= {} if spec.type == "auto" else {"type": spec.type}
         table |= {"headers": {key: text(value) for key, value in spec.headers.items()}} if spec.headers else {}
+        expanded = {key: text(found.oauth[key]) for key in ("client_id", "client_secret") if key in found.oauth}
+        table |= {"oauth": found.oauth | expanded} if found.oauth else {}
     else:
         table["command"] = text(spec.command)
         table |= {"args": [text(arg) for arg in spec.args]} if spec.args else {}
@@ -154,6 +160,8 @@ def fixed_problem(spec: ServerSpec) -> str | None:
         # A variable may be the number of a port. An address that begins with one may be any.
         if url and not _OURS.match(url) and (wrong := url_problem(_OURS.sub("1", url))) is not None:
             return wrong.replace("url", key, 1)
+    if spec.oauth is not None and spec.url and not _OURS.match(spec.url) and not may_carry_tokens(spec.url):
+        return "oauth needs a url that begins with https://."
     return command_problem(spec, os.environ) or headers_problem(spec.headers)
 
 

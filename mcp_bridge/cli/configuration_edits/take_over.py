@@ -57,24 +57,26 @@ def move_servers(client: Client, names: list[str], local: Mapping[str, Table], c
     """
     own = ConfigurationFile(config, "toml")
     change.record.config = str(config)
+    # Each file is edited at the end, once: an edit takes the time of the whole file.
+    added: Table = {}
     # Those for every folder first: one for a single folder doesn't take the name of one that is there everywhere.
-    for name in names:
-        path = (*servers_path(client, change.file), name)
-        if _move(client, path, own, change):
-            change.record.entries[name] = change.file.member(*path)
-            change.file.remove(path)
+    servers = servers_path(client, change.file)
+    gone = {servers: [name for name in names if _move(client, (*servers, name), own, added, change)]}
     for folder, entries in local.items():
-        for name, entry in entries.items():
-            path = (*_local_path(folder), name)
-            if _move(client, path, own, change):
-                change.record.local.setdefault(folder, {})[name] = entry
-                change.file.remove(path)
-                change.notes.append(f"{name!r} was for {folder} alone, and will be there in every folder.")
+        path = _local_path(folder)
+        gone[path] = [name for name in entries if _move(client, (*path, name), own, added, change)]
+        for name in gone[path]:
+            change.record.local.setdefault(folder, {})[name] = entries[name]
+            change.notes.append(f"{name!r} was for {folder} alone, and will be there in every folder.")
+    change.record.entries |= {name: change.file.member(*servers, name) for name in gone[servers]}
+    own.set_all(("servers",), added)
+    for path, moved in gone.items():
+        change.file.remove_all(path, moved)
     change.config = own
 
 
-def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, change: Change) -> bool:
-    """Put one server into our configuration; whether it is there."""
+def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, added: Table, change: Change) -> bool:
+    """Whether one server can be in our configuration; adds it to what is added there, unless it is there."""
     name = path[-1]
     try:
         table = as_table(client, name, change.file.member(*path), change.file.content)
@@ -82,12 +84,12 @@ def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, change:
     except NotTransferableError as exc:
         change.notes.append(f"{name!r} stays with {client.title}: {exc}")
         return False
-    existing = own.member("servers", name)
+    existing = added.get(name, own.member("servers", name))
     if existing is not None and existing != table:
         change.notes.append(f"{name!r} stays with {client.title}: {own.path} has another server of this name.")
         return False
     if existing is None:
-        own.set(("servers", name), table)
+        added[name] = table
         change.record.tables[name] = table
     change.notes += lost_protection(client, name, change.file.member(*path), change.file.content, own.path)
     return True
@@ -103,11 +105,12 @@ def put_back(client: Client, change: Change) -> None:
     moved += [(_local_path(folder), entries) for folder, entries in change.record.local.items()]
     for path, entries in moved:
         present = entries_at(file, path)
-        for name, entry in entries.items():
-            if name in present:
-                change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
-            else:
-                file.set((*path, name), entry)
+        change.notes += [
+            f"{name!r} is in {file.path} again already, and stays as it is there."
+            for name in entries
+            if name in present
+        ]
+        file.set_all(path, {name: entry for name, entry in entries.items() if name not in present})
 
 
 def servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class TransportChoice:
         self._spec = spec
         self._speaks_sse = False
         self._speaks_legacy_only = False
+        self._tried_first = 0
 
     @property
     def kind(self) -> ServerType:
@@ -52,12 +53,31 @@ class TransportChoice:
         Args:
             launched: The connections of a start of which none is ready.
         """
-        failure = remote_failure(launched[-1].failure) if launched and self._spec.type == "auto" else None
-        if failure is None or failure.kind not in {"refused", "bad_answer"}:
+        self._tried_first = 0
+        if self._spec.type != "auto" or _misunderstanding(launched) is None:
             return False
+        self._tried_first = len(launched)
         self._speaks_sse = not self._speaks_sse
         return True
+
+    def telling(self, launched: Sequence[ServerConnection]) -> Sequence[ServerConnection]:
+        """The connections of a start that has failed, up to the one that says why.
+
+        A server that refuses the other transport, too, doesn't speak that: why the first one failed is the reason, and
+        the next start begins with it again.
+        """
+        first, last = _misunderstanding(launched[: self._tried_first]), _misunderstanding(launched)
+        if first is None or last is None or (first, last) == ("refused", "bad_answer"):
+            return launched
+        self._speaks_sse = not self._speaks_sse
+        return launched[: self._tried_first]
 
     def learn(self, connection: ServerConnection) -> None:
         """Note in which era a server has become ready."""
         self._speaks_legacy_only = self._spec.era == "auto" and connection.mode == "legacy"
+
+
+def _misunderstanding(launched: Sequence[ServerConnection]) -> str | None:
+    """How the last of some connections has shown that the server may speak another transport, or None."""
+    failure = remote_failure(launched[-1].failure) if launched else None
+    return failure.kind if failure is not None and failure.kind in {"refused", "bad_answer"} else None

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.downstream.configuration.entry_coverage import oauth_of
+from mcp_bridge.downstream.configuration.oauth_settings import oauth_settings
 from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, START_TIMEOUT, Scope, ServerSpec, ServerType
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Shape:
         include_tools: Patterns of the only tools that there are, or None for all.
         exclude_tools: Patterns of tools that there aren't.
         env_pass: As `ServerSpec.env_pass`.
+        oauth: The settings of OAuth, as an `oauth` table of ours.
+        left: Why some of its settings can't be used by the bridge, or None.
     """
 
     entry: Entry
@@ -57,6 +61,8 @@ class Shape:
     include_tools: tuple[str, ...] | None = None
     exclude_tools: tuple[str, ...] = ()
     env_pass: EnvPass | None = None
+    oauth: Entry = field(default_factory=dict)
+    left: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,12 @@ def shape(client: ClientName, entry: Any, context: EntryContext) -> Shape:
         raise EntryError("envFile is not read: write its variables into env, for example as ${env:NAME}.")
     if entry.get("headersHelper") and client == "claude-code" and "url" in entry:
         raise EntryError("headersHelper is not read: write its headers into headers, for example as ${NAME}.")
-    return _SHAPES.get(client, _common)(entry, context)
+    if entry.get("sandboxEnabled") and client == "vscode" and "command" in entry:
+        raise EntryError("sandboxEnabled is VS Code's own: the bridge would start the server without that sandbox.")
+    if client == "gemini" and entry.get("authProviderType", "dynamic_discovery") != "dynamic_discovery":
+        raise EntryError("authProviderType is Gemini CLI's own: the bridge can't get that kind of token.")
+    oauth, left = oauth_of(client, entry)
+    return replace(_SHAPES.get(client, _common)(entry, context), oauth=oauth, left=left)
 
 
 def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
@@ -145,6 +156,7 @@ def shaped(spec: ServerSpec, found: Shape) -> ServerSpec:
         include_tools=found.include_tools,
         exclude_tools=found.exclude_tools,
         env_pass=found.env_pass,
+        oauth=oauth_settings(found.oauth) if found.oauth else None,
     )
 
 
@@ -165,6 +177,11 @@ def _common(entry: Entry, context: EntryContext) -> Shape:
     """Claude Desktop and Cursor: Claude Code's shape."""
     del context
     return Shape(entry)
+
+
+def _claude_code(entry: Entry, context: EntryContext) -> Shape:
+    del context
+    return Shape(entry, call_timeout=_seconds(entry, "timeout", scale=1000))
 
 
 def _vscode(entry: Entry, context: EntryContext) -> Shape:
@@ -344,6 +361,7 @@ def _codex_headers(entry: Entry, context: EntryContext) -> dict[str, str]:
 
 
 _SHAPES: dict[str, Callable[[Entry, EntryContext], Shape]] = {
+    "claude-code": _claude_code,
     "vscode": _vscode,
     "windsurf": _windsurf,
     "zed": _zed,

@@ -106,7 +106,9 @@ class Discovery:
     @property
     def missing(self) -> tuple[str, ...]:
         """One sentence for each file whose servers are ignored, for errors about unknown servers. Names no folder."""
-        return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
+        return tuple(
+            f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems if row.loses_servers
+        )
 
 
 def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
@@ -273,6 +275,10 @@ class _Finder:
             return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
         if spec.problem is not None:
             return spec
+        if found.left is not None:
+            message = f"of {name!r}, not everything is used: {found.left}"
+            problem = Problem("bad_client_config", str(file), None, message, loses_servers=False)
+            self.discovery.problems.append(problem)
         own = scope != "project"
         workspace = self.cwd if own else folder_of(file)
         expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)

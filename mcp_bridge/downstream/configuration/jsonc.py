@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import re
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # Possessive, and matching what isn't closed, too: else it would be scanned again from each of its quotes and marks.
 _STRING = r'"(?:[^"\\\n]|\\.)*+"?'
@@ -105,32 +108,52 @@ def insert(text: str, path: tuple[str, ...], value: Any) -> str:
     return _appended(text, path[:depth], path[depth], value)
 
 
-def remove(text: str, path: tuple[str, ...]) -> str:
-    """Remove the member at a path with its comma and, if it has lines of its own, these lines.
+def remove(text: str, path: tuple[str, ...], keys: Collection[str]) -> str:
+    """Remove members of the object at a path, each with its comma and, if it has lines of its own, these lines.
 
     Raises:
         ValueError: As `find`.
         KeyError: There is no such member.
     """
-    member = find(text, path)
-    if member is None:
-        raise KeyError(path[-1])
     bare = plain(text, trailing_commas=False)
+    if path and (outer := find(text, path)) is None:
+        raise KeyError(path[-1])
+    members = _members(plain(text), outer.value if path and outer is not None else _skip(bare, 0))
+    found = [member for member in members if member.key in keys]
+    names = [member.key for member in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    if missing := set(keys).difference(names):
+        raise KeyError(missing.pop())
+    # From the last on: what is cut moves none of those before it.
+    for member in reversed(found):
+        cuts = _cuts(text, bare, member)
+        text, bare = _without(text, cuts), _without(bare, cuts)
+    return text
+
+
+def _cuts(text: str, bare: str, member: Member) -> list[tuple[int, int]]:
+    """What goes with a member, in order."""
     start, end = member.start, member.end
-    comma: int | None = None
+    cuts = []
     if bare[_skip(bare, end)] == ",":
         end = _skip(bare, end) + 1
     else:
         # The last member: the comma before it goes, too.
-        before = len(bare[:start].rstrip()) - 1
-        comma = before if bare[before] == "," else None
+        before = start - 1
+        while bare[before] in " \t\r\n":
+            before -= 1
+        cuts = [(before, before + 1)] if bare[before] == "," else []
     line, rest = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     if rest >= 0 and not text[line:start].strip() and not text[end:rest].strip():
-        kept = text[:line], text[rest + 1 :]
-    else:
-        kept = text[:start], text[end:].removeprefix(" ")
-    before_it = kept[0] if comma is None else kept[0][:comma] + kept[0][comma + 1 :]
-    return before_it + kept[1]
+        return [*cuts, (line, rest + 1)]
+    return [*cuts, (start, end + (text[end : end + 1] == " "))]
+
+
+def _without(text: str, cuts: list[tuple[int, int]]) -> str:
+    for start, end in reversed(cuts):
+        text = text[:start] + text[end:]
+    return text
 
 
 def _appended(text: str, path: tuple[str, ...], key: str, value: Any) -> str:

@@ -24,7 +24,7 @@ MAX_ANSWER_BYTES = 256 << 10
 REQUEST_SECONDS = 20.0
 """For one request, from its start to its answer's end. An authorization server needs less than a second."""
 
-_HEADERS = ("content-type", "www-authenticate")
+_HEADERS = ("content-type", "mcp-session-id", "retry-after", "www-authenticate")
 """What is looked at of an answer's headers."""
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)

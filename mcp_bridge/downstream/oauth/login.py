@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
-import httpx2
 
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
@@ -24,6 +23,7 @@ from mcp_bridge.downstream.oauth.oauth_flow import (
     token_request,
 )
 from mcp_bridge.downstream.oauth.redirects import receive_redirect
+from mcp_bridge.downstream.oauth.server_probe import looked_at, refuses_token
 
 if TYPE_CHECKING:
     import ssl
@@ -134,7 +134,7 @@ async def _flow(
             return await _first(receiver, person, state)
 
         provider = PersonProvider(url, settings, receiver.redirect_uri, show, answer)
-        asked = challenge([await client.send(_probe(url, headers), with_body=False)], settings.scopes)
+        asked = challenge(await looked_at(spec, url, headers, client), settings.scopes)
         made_at = time.time()
         tokens = await drive(provider, client, token_request(url), asked)
     context = provider.context
@@ -149,8 +149,9 @@ async def _flow(
         resource=context.protected_resource_metadata,
         tokens=tokens,
         made_at=made_at,
-        # OAuth 2.1, section 4.3.1: a public client's refresh tokens are used once, unless they are bound to it.
-        rotates=registered.client_secret is None,
+        # A public client's refresh tokens are, unless they are bound to it (RFC 9700, section 4.14.2). Of another's,
+        # nobody knows before one was used.
+        rotates=True,
     )
 
 
@@ -174,14 +175,6 @@ async def _first(receiver: RedirectReceiver, person: Person, state: str) -> Auth
     return outcome
 
 
-def _probe(url: str, headers: Mapping[str, str], token: str | None = None) -> httpx2.Request:
-    """A request that the server demands a token for, and that has no effect: for a stream of its messages."""
-    sent = {**headers, "accept": "text/event-stream", **dict(token_request(url).headers)}
-    if token is not None:
-        sent["authorization"] = f"Bearer {token}"
-    return httpx2.Request("GET", url, headers={name: value for name, value in sent.items() if name.lower() != "host"})
-
-
 async def _try_out(
     spec: ServerSpec, url: str, headers: Mapping[str, str], client: AuthorizationClient, login: Login
 ) -> None:
@@ -191,15 +184,13 @@ async def _try_out(
         BridgeError: `login_failed`: it refuses it.
     """
     try:
-        answer = await client.send(_probe(url, headers, login.tokens.access_token), with_body=False)
+        answers = await looked_at(spec, url, headers, client, login.tokens.access_token)
     except UnreachableError as error:
         raise login_failed(spec.name, f"the server gave no answer: {error.reason}") from None
-    # A server may forbid this request for reasons of its own, and then says nothing of tokens (RFC 6750, section 3).
-    is_forbidden = answer.status_code == httpx2.codes.FORBIDDEN and "www-authenticate" in answer.headers
-    if answer.status_code == httpx2.codes.UNAUTHORIZED or is_forbidden:
+    if refusal := next((answer for answer in answers if refuses_token(answer)), None):
         raise login_failed(
             spec.name,
-            f"the server refuses the token ({answer.status_code})",
+            f"the server refuses the token ({refusal.status_code})",
             "Its authorization server may give tokens for another server, or too few scopes:"
             f" see scopes in [servers.{spec.name}.oauth].",
         )

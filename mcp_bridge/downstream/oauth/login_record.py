@@ -34,8 +34,8 @@ class Login(BaseModel):
         resource: The server's own metadata (RFC 9728), or None if it has none.
         tokens: The tokens.
         made_at: When the access token was made (Unix time in seconds).
-        rotates: Whether each refresh token can be used once.
-        refresh_sent: Whether the refresh token was sent, and no answer has come.
+        rotates: Whether the refresh token may be one that can be used once: until it was used, and has stayed.
+        refresh_sent: Whether the refresh token was sent, and no answer has come that tells what became of it.
         refused: Whether the server has refused the access token when it was last used, though its time isn't over, and
             there is no other. It may have been a failure that passes: the token is tried again.
     """

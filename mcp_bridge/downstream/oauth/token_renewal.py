@@ -3,7 +3,8 @@
 A token is replaced before it expires, or once the server has refused it. However many calls ask for that, one request
 is made for all of them; across processes, whoever holds the login's lock makes it, and the others find its result in
 the store. A refresh token that can be used once is never sent twice: that it is sent is on the disk before, and when no
-answer comes, the person logs in again.
+answer comes that tells what became of it, the person logs in again. Each is taken for one that can be used once, until
+the authorization server has left it in use.
 """
 
 from __future__ import annotations
@@ -264,11 +265,13 @@ class LoginTokens:
             except FlowError as error:
                 return await self._no_answer(login, error.reason, was_sent=True)
             return await self._accept(login, tokens, made_at)
-        # It was refused, and can be sent again, if it is still worth something.
-        code, _ = oauth_error(answer.content, sent_texts(request))
-        if answer.status_code in _PASSING or httpx2.codes.is_server_error(answer.status_code):
+        if _is_unread(answer):
             await self._keep(login.model_copy(update={"refresh_sent": False}))
             return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=False)
+        if answer.status_code == httpx2.codes.REQUEST_TIMEOUT or httpx2.codes.is_server_error(answer.status_code):
+            # A gateway's, perhaps, or of a server that failed behind the use of the token.
+            return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=True)
+        code, _ = oauth_error(answer.content, sent_texts(request))
         tokens = login.tokens.model_copy(update={"refresh_token": None})
         if tokens.access_token == refused:
             # Neither server takes what this login has: it is over, though the token's time isn't.
@@ -285,7 +288,8 @@ class LoginTokens:
             update={
                 "tokens": tokens,
                 "made_at": made_at,
-                "rotates": login.rotates or is_new,
+                # One that was used and stays can be used again. Of a new one, nobody knows.
+                "rotates": is_new,
                 "refresh_sent": False,
                 "refused": None,
             }
@@ -306,7 +310,7 @@ class LoginTokens:
 
     async def _no_answer(self, login: Login, why: str, *, was_sent: bool) -> BridgeError:
         if was_sent and login.rotates:
-            return login_needed(self._spec.name, f"needs a new login: {why} when its tokens were to be replaced")
+            return login_needed(self._spec.name, f"needs a new login: {_MAYBE_USED} ({why})")
         self._pause = (time.monotonic() + PAUSE_SECONDS, why)
         return login_unavailable(self._spec.name, why)
 
@@ -322,13 +326,26 @@ class LoginTokens:
             logger.warning("that the login to server %r has ended could not be kept: %s", self._spec.name, error)
 
 
-_PASSING = frozenset({408, 425, 429})
-"""Statuses besides 5xx after which the same may work later (RFC 9110, section 15)."""
+_MAYBE_USED = (
+    "its refresh token, which may be of use once, was sent to its authorization server, and no usable answer came"
+)
+
+
+def _is_unread(answer: httpx2.Response) -> bool:
+    """Whether an answer says that the request wasn't read, and may be sent again.
+
+    A 503 says so only with the time at which to (RFC 9110, section 15.6.4): without, it may be a gateway's.
+    """
+    status = answer.status_code
+    return status in _UNREAD or (status == httpx2.codes.SERVICE_UNAVAILABLE and "retry-after" in answer.headers)
+
+
+_UNREAD = frozenset({httpx2.codes.TOO_EARLY, httpx2.codes.TOO_MANY_REQUESTS})
 
 
 def _ended(login: Login, *, is_refused: bool) -> str:
     if login.refresh_sent:
-        return "needs a new login: no answer came when its tokens were last to be replaced"
+        return f"needs a new login: {_MAYBE_USED}"
     if is_refused:
         return "needs a new login: it refuses the token of the last one, which can't be renewed"
     return "needs a new login: the last one has expired"

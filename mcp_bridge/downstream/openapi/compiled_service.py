@@ -46,14 +46,18 @@ class FieldPlan:
         explode: Likewise.
         media_type: The type of a part of a multipart body, or None.
         is_file: Whether the argument is a file in base64.
-        is_array: Whether the property is an array, each item of which is a part by itself.
+        may_be_text: Whether only an object is a file, since it may be something else.
+        is_array: Whether the property may be an array, each item of which is a part by itself.
+        as_json: Whether it is written as JSON, a text too.
     """
 
     style: Style = "form"
     explode: bool = True
     media_type: str | None = None
     is_file: bool = False
+    may_be_text: bool = False
     is_array: bool = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class BodyPlan:
         required: Whether there is always one.
         argument: The argument that is the whole body; None if its properties are arguments by themselves.
         properties: The names of these arguments.
-        fields: How the properties of a form are sent, by their names; those that aren't here are sent as by default.
+        fields: How the properties of a form are sent, by their names.
+        other_fields: How those are sent that aren't there.
     """
 
     media_type: str
@@ -75,6 +80,7 @@ class BodyPlan:
     argument: str | None = None
     properties: tuple[str, ...] = ()
     fields: dict[str, FieldPlan] = field(default_factory=dict)
+    other_fields: FieldPlan = FieldPlan(is_array=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

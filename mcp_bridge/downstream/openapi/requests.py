@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import itertools
 import json
 import re
@@ -47,9 +46,6 @@ _RESERVED_KEPT = ":/?[]@!$'()*,"
 
 _SEPARATORS = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
 """What separates items in a query; by default a comma."""
-
-_FIELD = FieldPlan()
-"""How a property of a form is sent of which the document says nothing."""
 
 _MEDIA_TYPE = re.compile(
     r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[A-Za-z0-9-]{1,40}=[\w.-]{1,60})?"
@@ -321,6 +317,11 @@ def _query(
     key = _encoded(name)
     if getattr(options, "as_json", False):
         return [f"{key}={_encoded(_json(value))}"]
+    if style == "deepObject" and isinstance(value, (dict, list)):
+        # In a query, the items of an object's array are told by its name alone.
+        numbered = isinstance(value, list) or isinstance(options, FieldPlan)
+        pairs = _deep(name, value, _places(taken) - _places([name]), numbered=numbered)
+        return [f"{_encoded(place, '[]')}={_encoded(text, safe)}" for place, text in pairs]
     if isinstance(value, list):
         items = [_encoded(_text(name, each), safe) for each in value]
         if options.explode or not items:
@@ -328,8 +329,6 @@ def _query(
         return [f"{key}={_in_query(name, items, style)}"]
     if isinstance(value, dict):
         others = _places(taken) - _places([name])
-        if style == "deepObject":
-            return list(_deep(name, value, safe, others))
         members = [(_encoded(each), _encoded(text, safe)) for each, text in _members(name, value)]
         if options.explode:
             for each in value:
@@ -344,17 +343,28 @@ def _in_query(name: str, items: Iterable[str], style: Style) -> str:
     return _joined(name, items, separator, unquote(separator))
 
 
-def _deep(name: str, value: Mapping[str, Any], safe: str, others: frozenset[str]) -> Iterator[str]:
-    """`filter[a][b]=c`: nested objects as what most servers take them for; OpenAPI leaves them open."""
-    for each, inner in value.items():
-        key = f"{name}[{_member(name, each)}]"
+def _deep(
+    name: str, value: Mapping[str, Any] | list[Any], others: frozenset[str], *, numbered: bool
+) -> Iterator[tuple[str, str]]:
+    """`filter[a][b]=c`: nested values as what most servers take them for; OpenAPI leaves them open.
+
+    Args:
+        name: Where the value is.
+        value: An object or an array.
+        others: The places of other parameters.
+        numbered: Whether the items of an array have their numbers (`items[0]=c`), whatever they are.
+    """
+    if isinstance(value, list) and not numbered and not _is_nested(value):
+        yield from ((name, _text(name, item)) for item in value)
+        return
+    pairs = enumerate(value) if isinstance(value, list) else value.items()
+    for each, inner in pairs:
+        key = f"{name}[{_member(name, str(each))}]"
         _check_member(name, key, others)
-        if isinstance(inner, dict):
-            yield from _deep(key, inner, safe, others)
-        elif isinstance(inner, list):
-            yield from (f"{_encoded(key, '[]')}={_encoded(_text(name, item), safe)}" for item in inner)
+        if isinstance(inner, (dict, list)):
+            yield from _deep(key, inner, others, numbered=numbered)
         elif inner is not None:
-            yield f"{_encoded(key, '[]')}={_encoded(_text(name, inner), safe)}"
+            yield key, _text(name, inner)
 
 
 def _places(names: Iterable[str]) -> frozenset[str]:
@@ -439,8 +449,8 @@ def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
     for name, each in value.items():
         if each is None:
             continue
-        field_plan = plan.fields.get(name, _FIELD)
-        if _is_nested(each):
+        field_plan = plan.fields.get(name, plan.other_fields)
+        if field_plan.as_json or (field_plan.style != "deepObject" and _is_nested(each)):
             # What a form has no way to write, as JSON (section 4.8.14.4).
             parts.append(f"{_encoded(name)}={_encoded(_json(each))}")
         else:
@@ -455,13 +465,17 @@ def _is_nested(value: Any) -> bool:
 
 def _multipart(plan: BodyPlan, value: Mapping[str, Any]) -> tuple[bytes, str]:
     files: list[tuple[str, tuple[str | None, bytes, str | None]]] = []
+    taken = _places({*value, *plan.fields, *plan.properties})
     for name, each in value.items():
         if each is None:
             continue
-        field_plan = plan.fields.get(name, _FIELD)
+        field_plan = plan.fields.get(name, plan.other_fields)
+        if field_plan.style == "deepObject" and isinstance(each, (dict, list)) and not field_plan.is_file:
+            pairs = _deep(name, each, taken - _places([name]), numbered=True)
+            files += [(place, (None, text.encode(), None)) for place, text in pairs]
+            continue
         items = each if field_plan.is_array and isinstance(each, list) else [each]
-        make = functools.partial(_file, name) if field_plan.is_file else _part
-        files += [(name, make(item, field_plan)) for item in items]
+        files += [(name, _part(name, item, field_plan)) for item in items]
     if not files:
         # The library writes no multipart body without a part.
         files.append(("", (None, b"", None)))
@@ -469,11 +483,14 @@ def _multipart(plan: BodyPlan, value: Mapping[str, Any]) -> tuple[bytes, str]:
     return request.read(), request.headers["content-type"]
 
 
-def _part(value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
-    if isinstance(value, str):
-        return None, value.encode(), field_plan.media_type
-    kind = field_plan.media_type or ("application/json" if isinstance(value, (dict, list)) else None)
-    return None, _json(value).encode(), kind
+def _part(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
+    if field_plan.is_file and (isinstance(value, dict) or not field_plan.may_be_text):
+        return _file(name, value, field_plan)
+    # What else a file's field may be has none of the types that its files have.
+    media = None if field_plan.is_file else field_plan.media_type
+    if isinstance(value, str) and not field_plan.as_json:
+        return None, value.encode(), media
+    return None, _json(value).encode(), media or ("application/json" if isinstance(value, (dict, list)) else None)
 
 
 def _file(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:

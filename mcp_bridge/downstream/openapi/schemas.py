@@ -22,6 +22,9 @@ Json = dict[str, Any]
 _MAX_DEPTH = 30
 """Levels of one schema, without references."""
 
+_MAX_PARTS = 200
+"""Parts and alternatives of one form that are looked at."""
+
 _MAX_DESCRIPTION = 600
 _MAX_ENUM = 300
 
@@ -52,6 +55,21 @@ class ObjectShape:
         self.properties: dict[str, Node] = {}
         self.required: list[str] = []
         self.description: str | None = None
+
+
+class FormShape:
+    """What the fields of a form may be, whatever else is said of it.
+
+    Attributes:
+        properties: The schemas of each field, by name: of several alternatives, all of them.
+        required: The names of those that must be there.
+        others: The schema of other fields, or None if nothing is said of them.
+    """
+
+    def __init__(self) -> None:
+        self.properties: dict[str, list[Node]] = {}
+        self.required: list[str] = []
+        self.others: Node | None = None
 
 
 class SchemaSet:
@@ -230,3 +248,39 @@ class SchemaSet:
             shape.properties[str(name)] = property_
         shape.required += [name for name in required if isinstance(name, str) and name not in shape.required]
         return True
+
+    def form_shape(self, node: Node) -> FormShape:
+        """What the fields of a form may be: of all its parts and alternatives.
+
+        Raises:
+            DocumentError: A reference leads nowhere; or it is no object, which no form can have.
+        """
+        shape = FormShape()
+        waiting = deque([(node, True)])
+        for number in range(_MAX_PARTS):
+            if not waiting:
+                break
+            here, is_certain = waiting.popleft()
+            here = self._references.resolved(here)
+            schema = here.value if isinstance(here.value, dict) else {}
+            kinds = schema.get("type", "object")
+            if number == 0 and "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+                raise DocumentError("has a form that is no object")
+            self._add_fields(shape, schema, here.uri, is_certain=is_certain)
+            for key in ("allOf", "anyOf", "oneOf", "then", "else"):
+                parts = schema.get(key, [])
+                certain = is_certain and key == "allOf"
+                waiting += [(Node(part, here.uri), certain) for part in (parts if isinstance(parts, list) else [parts])]
+        return shape
+
+    def _add_fields(self, shape: FormShape, schema: Json, uri: str, *, is_certain: bool) -> None:
+        properties, required = schema.get("properties"), schema.get("required")
+        for name, each in properties.items() if isinstance(properties, dict) else ():
+            node = Node(each, uri)
+            known = shape.properties.get(str(name), [])
+            if node not in known and not self._is_hidden(node):
+                shape.properties[str(name)] = [*known, node]
+        if is_certain and isinstance(required, list):
+            shape.required += [name for name in required if name in shape.properties and name not in shape.required]
+        if isinstance(others := schema.get("additionalProperties"), dict) and others:
+            shape.others = shape.others or Node(others, uri)

@@ -66,7 +66,7 @@ from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large, no_log
+from mcp_bridge.downstream.transports.server_messages import BOM, MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
@@ -787,7 +787,7 @@ async def start_of_body(response: httpx2.Response) -> bytes:
             body += chunk
             if len(body) > _REFUSAL_BYTES:
                 return b""
-        return bytes(body.strip())
+        return bytes(body.removeprefix(BOM).strip())
     return b""
 
 

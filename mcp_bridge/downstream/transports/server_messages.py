@@ -74,6 +74,9 @@ _MESSAGES_PER_TURN = 32
 # From JSON-RPC's implementation-defined range; distinguished from a server's own use by the type of its data.
 _REPLACED_CODE = -32098
 
+BOM = b"\xef\xbb\xbf"
+"""A byte order mark, which a message may not begin with, and which may be ignored (RFC 8259, section 8.1)."""
+
 # How much of a line that is no message is logged.
 _LOGGED_BYTES = 64 * 1024
 
@@ -197,7 +200,7 @@ class MessageReader(ABC):
         # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
-                whose = await self._decode_line(line.strip())
+                whose = await self._decode_line(line.removeprefix(BOM).strip())
             finally:
                 whose.charge(bill.seconds)
 

@@ -3,7 +3,7 @@
 //   node authorization_server.mjs PORT OIDC_PROVIDER_FOLDER RESOURCE_SECRET
 //
 // It says "ready" on standard output, and then one line of JSON for each grant, refusal, registration and revocation.
-// `POST /control` with {"ttl", "audience", "token", "format"} changes how it behaves; `POST /forget` ends an access token alone.
+// `POST /control` with {"ttl", "audience", "token", "format", "rotates"} changes how it behaves; `POST /forget` ends an access token alone.
 import http from "node:http";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -12,7 +12,7 @@ const [port, folder, resourceSecret] = process.argv.slice(2);
 const { default: Provider } = await import(pathToFileURL(path.join(folder, "lib/index.js")));
 
 const issuer = `http://127.0.0.1:${port}`;
-const behaviour = { ttl: 3600, audience: null, token: "", format: "opaque" };
+const behaviour = { ttl: 3600, audience: null, token: "", format: "opaque", rotates: true };
 const say = (event, details = {}) => process.stdout.write(`${JSON.stringify({ event, ...details })}\n`);
 
 // It complains about what suits a test alone: plain HTTP, pages of its own, keys in memory.
@@ -70,7 +70,7 @@ const provider = new Provider(issuer, {
     Interaction: 600,
     Session: 3600,
   },
-  rotateRefreshToken: true,
+  rotateRefreshToken: () => behaviour.rotates,
   pkce: { required: () => true },
   features: {
     devInteractions: { enabled: true },
@@ -129,7 +129,7 @@ const server = http.createServer(async (request, response) => {
     const how = behaviour.token;
     say("token", { how });
     if (how === "down") {
-      response.writeHead(503).end("down");
+      response.writeHead(503, { "retry-after": "1" }).end("down");
     } else if (how === "silent") {
       await body(request);
     } else if (how === "huge") {
@@ -144,6 +144,15 @@ const server = http.createServer(async (request, response) => {
     } else if (how === "lost") {
       // It is done, and nobody is told.
       response.end = () => request.socket.destroy();
+      answer(request, response);
+    } else if (how === "failed") {
+      // It is done, and a gateway says that it isn't.
+      const end = response.end.bind(response);
+      response.end = () => {
+        for (const name of response.getHeaderNames()) response.removeHeader(name);
+        response.statusCode = 504;
+        end("failed");
+      };
       answer(request, response);
     }
   } else {
