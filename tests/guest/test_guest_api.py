@@ -1038,6 +1038,29 @@ await asyncio.gather(work(12), return_exceptions=True)
     told = (await sandboxes.run(many)).stderr.decode()
     assert re.findall(r"^ValueError: (\d+)$", told, re.MULTILINE) == ["2", "3", "4", "5", "6"]
     assert told.endswith("5 more tasks have failed\n")
+    nested = """
+import asyncio
+async def work(number): raise ValueError(number)
+async def start(number, seconds):
+    await asyncio.sleep(seconds)
+    kept.extend(asyncio.create_task(work(number + n), name="same") for n in range(6))
+kept = []
+await asyncio.gather(start(0, 0.05), start(6, 0))
+await asyncio.wait(kept)
+"""
+    told = (await sandboxes.run(nested)).stderr.decode()
+    assert re.findall(r"^ValueError: (\d+)$", told, re.MULTILINE) == ["0", "1", "2", "3", "4"]
+    left = """
+import asyncio
+def named(number):
+    async def one(): await asyncio.sleep(9)
+    one.__qualname__ = f"one_{number}"
+    return one()
+kept = [asyncio.create_task(named(number), name="same") for number in range(12)]
+await asyncio.sleep(0)
+"""
+    told = (await sandboxes.run(left)).stderr.decode()
+    assert re.findall(r"the task of one_(\d+)\(", told) == [str(number) for number in range(12)]
     handled = """
 import asyncio
 asyncio.get_running_loop().set_exception_handler(lambda loop, about: print(about["message"], about["exception"]))
