@@ -172,20 +172,35 @@ def follow_tasks() -> None:
         if context is None:
             context = copy_context()
             context.run(_line.set, current().task())
-            return context.run(create, self, coro, **options)
+            return marked(context.run(create, self, coro, **options), context)
         # The task of `asyncio.run` continues its caller's line: the caller is blocked meanwhile.
         if events._get_running_loop() is not None:  # noqa: SLF001
             try:
                 context.run(_line.set, current().task())
             except RuntimeError:
                 pass  # The context is entered already: the line is shared.
-        return create(self, coro, **options)
+        return marked(create(self, coro, **options), context)
+
+    def marked(task: Any, context: Any) -> Any:
+        try:
+            setattr(task, _ATTRIBUTE, context.get(_line))
+        except Exception:  # noqa: BLE001, S110  (what a factory of the script makes need not take it)
+            pass
+        return task
 
     _copy_metadata(create, create_with_line)
     base_events.BaseEventLoop.create_task = create_with_line  # type: ignore[method-assign]
     completed = asyncio.as_completed
     _copy_metadata(completed, as_completed := _as_completed(completed))
     asyncio.as_completed = asyncio.tasks.as_completed = as_completed
+
+
+def position(task: Any) -> list[tuple[int, str]]:
+    """A task's place in the tree, to sort by: tasks of the same name and of a set come in the order of the code."""
+    line = getattr(task, _ATTRIBUTE, None)
+    # Last if it isn't known.
+    name = line.name if isinstance(line, Line) else "~" * MAX_NAME_CHARS
+    return [(len(part), part) for part in name.split(".")]
 
 
 def _as_completed(original: Callable[..., Any]) -> Callable[..., Any]:

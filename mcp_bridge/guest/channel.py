@@ -438,6 +438,10 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
         return _encoded(number, method, made)
 
 
+_TEXT = frozenset({str})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 class _TwoKeysError(LocalMessageError):
     """A dict has two keys that are one name in JSON. Nothing that the value is converted to would have both."""
 
@@ -449,12 +453,12 @@ def _encoded(number: int, method: str, body: dict[str, Any]) -> bytes:
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
-            for key in node:
-                if type(key) is not str:
-                    _check_names(node)
-                    break
+            if not _TEXT.issuperset(map(type, node)):
+                _check_names(node)
             node = node.values()
-        waiting += [child for child in node if isinstance(child, (dict, list, tuple))]
+        # Most have nothing inside, which is seen at once.
+        if not _SCALARS.issuperset(map(type, node)):
+            waiting += [child for child in node if isinstance(child, (dict, list, tuple))]
     return line
 
 

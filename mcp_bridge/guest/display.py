@@ -332,7 +332,7 @@ def extract_images(
         instead: What stands in place of a dict that is no image; None for itself.
     """
     images: list[dict[str, Any]] = []
-    left = blocks.MAX_VALUES
+    left = blocks.MAX_VALUES * blocks.SCALARS_PER_VALUE
     replaced = 0
 
     def image(form: dict[str, Any]) -> ImagePlaceholder:
@@ -343,7 +343,10 @@ def extract_images(
 
     def looked_at(part: Any, depth: int) -> Any:
         nonlocal left, replaced
-        left -= 1
+        if type(part) in _SCALARS:
+            left -= 1
+            return part
+        left -= blocks.SCALARS_PER_VALUE
         if left < 0 or depth > blocks.MAX_DEPTH:
             return part
         before = replaced
@@ -364,6 +367,9 @@ def extract_images(
         return made if replaced > before else part
 
     return (looked_at(value, 0), images) if isinstance(value, (dict, list, tuple)) else (value, [])
+
+
+_SCALARS = (int, float, str, bool, type(None))
 
 
 def _image_form(thing: Any) -> dict[str, Any] | None:

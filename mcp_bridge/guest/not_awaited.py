@@ -7,7 +7,7 @@ import _thread
 import sys
 import types
 
-from mcp_bridge.guest import runner
+from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.wire.annotations import Any, Callable, Coroutine, Generator
 
@@ -90,7 +90,7 @@ class UnawaitedCalls:
 
     def report_unfinished(self, tasks: Any) -> None:
         """Report tasks that are about to be cancelled because the script has ended."""
-        for task in sorted(tasks, key=_by_name):
+        for task in sorted(tasks, key=_in_order):
             print(  # noqa: T201
                 f"the task of {_shown(task)}(...) had not ended when the script did, and was cancelled; "
                 "keep the task and write: await task",
@@ -114,7 +114,7 @@ def report_failed_tasks() -> None:
         return
     # Whichever loop they were of, and however they were made.
     failed = [one for one in _tasks(asyncio.tasks) if one._log_traceback]  # noqa: SLF001
-    failed.sort(key=_by_name)
+    failed.sort(key=_in_order)
     for count, task in enumerate(failed):
         # Retrieves it: it is reported no second time.
         failure = task.exception()
@@ -142,8 +142,9 @@ def _tasks(library: Any) -> list[Any]:
     return [one for one in gc.get_objects() if type(one) in {library.Task, library._PyTask}]  # noqa: SLF001
 
 
-def _by_name(task: Any) -> tuple[int, str]:
-    return len(task.get_name()), task.get_name()
+def _in_order(task: Any) -> tuple[Any, ...]:
+    # By names alone it would depend on timing: a replay has the same standard error.
+    return call_ids.position(task), len(task.get_name()), task.get_name(), _shown(task)
 
 
 def _shown(task: Any) -> str:

@@ -205,16 +205,11 @@ def guarded(action: Callable[[], str | None], advise: Callable[[BaseException], 
 
 def shown(hooks: Hooks, value: Any) -> Outcome:
     """The outcome of code that has ended well: the text form of its value. What fails at that is at its line."""
-
-    def show() -> str | None:
-        try:
-            return hooks.show(value)
-        except Exception as exc:
-            if getattr(exc, "line", None) is None:
-                exc.line = Source.last_line  # type: ignore[attr-defined]
-            raise
-
-    return guarded(show)
+    outcome = guarded(lambda: hooks.show(value))
+    # The exception stays as it is: the class of the script may take no attribute.
+    if outcome.error is not None and outcome.error["line"] is None:
+        outcome.error["line"] = Source.last_line
+    return outcome
 
 
 def _execute(compiled: types.CodeType, namespace: dict[str, Any], left: Callable[[set[Any]], None]) -> None:

@@ -820,7 +820,7 @@ def test_an_oversized_line_is_dropped_and_traced_to_its_request(line, request_id
     line %= b"y" * 5_000
     data = line + b"\nafter\n"
     out = [item for start in range(0, len(data), chunk) for item in splitter.feed(data[start : start + chunk])]
-    assert out == [Oversized(len(line), request_id), b"after"]
+    assert out == [Oversized(len(line), request_id, is_answer=b"method" not in line), b"after"]
     assert splitter.buffered == 0
 
 

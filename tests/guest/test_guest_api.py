@@ -1038,6 +1038,29 @@ await asyncio.gather(work(12), return_exceptions=True)
     told = (await sandboxes.run(many)).stderr.decode()
     assert re.findall(r"^ValueError: (\d+)$", told, re.MULTILINE) == ["2", "3", "4", "5", "6"]
     assert told.endswith("5 more tasks have failed\n")
+    nested = """
+import asyncio
+async def work(number): raise ValueError(number)
+async def start(number, seconds):
+    await asyncio.sleep(seconds)
+    kept.extend(asyncio.create_task(work(number + n), name="same") for n in range(6))
+kept = []
+await asyncio.gather(start(0, 0.05), start(6, 0))
+await asyncio.wait(kept)
+"""
+    told = (await sandboxes.run(nested)).stderr.decode()
+    assert re.findall(r"^ValueError: (\d+)$", told, re.MULTILINE) == ["0", "1", "2", "3", "4"]
+    left = """
+import asyncio
+def named(number):
+    async def one(): await asyncio.sleep(9)
+    one.__qualname__ = f"one_{number}"
+    return one()
+kept = [asyncio.create_task(named(number), name="same") for number in range(12)]
+await asyncio.sleep(0)
+"""
+    told = (await sandboxes.run(left)).stderr.decode()
+    assert re.findall(r"the task of one_(\d+)\(", told) == [str(number) for number in range(12)]
     handled = """
 import asyncio
 asyncio.get_running_loop().set_exception_handler(lambda loop, about: print(about["message"], about["exception"]))
@@ -1059,11 +1082,16 @@ for value in ({1: 1, "1": 2}, [{"x": ({True: 1, "true": datetime.date(2020, 1, 1
     except Exception as error:
         print(error.code, error)
 print(await echoing.echo(value={1: 1, "2": 2, True: 1, 1.5: {}}))
+import enum
+class Number(enum.IntEnum): ONE = 1
+class Text(str): pass
+print(await echoing.echo(value=[Number.ONE, Text("text"), {"x": Number.ONE}]))
 """
     anything = echoing(tool("echo", {"value": {}}), name="echoing")
     out = lines(await sandboxes.run(code, anything))
     assert [line.split(" ")[0] for line in out[:3]] == ["not_json"] * 3
     assert "a dict has the keys 1 and '1', which are one name in JSON" in out[0]
+    assert json.loads(out[-1]) == ["echo", {"value": [1, "text", {"x": 1}]}]
 
 
 async def test_what_fails_in_showing_the_last_value_has_its_line_and_a_way_out(sandboxes):
@@ -1071,6 +1099,26 @@ async def test_what_fails_in_showing_the_last_value_has_its_line_and_a_way_out(s
     assert (record.status, record.error["line"]) == ("error", 3)
     assert "sys.set_int_max_str_digits(0)" in record.error["message"]
     assert "hex(" in record.error["message"]
+
+
+async def test_what_an_object_raises_when_it_is_shown_is_left_as_it_is(sandboxes):
+    code = """
+class Stubborn(Exception):
+    line = property(lambda self: None)
+class Value:
+    def __repr__(self): raise Stubborn("mine")
+Value()
+"""
+    error = (await sandboxes.run(code)).error
+    assert (error["type"], error["message"]) == ("Stubborn", "mine")
+    frozen = """
+class Stubborn(Exception):
+    def __setattr__(self, name, value): raise TypeError(name)
+exec(compile("def shown(self): raise Stubborn('mine')", "elsewhere", "exec"))
+type("Value", (), {"__repr__": shown})()
+"""
+    error = (await sandboxes.run(frozen)).error
+    assert (error["type"], error["message"], error["line"]) == ("Stubborn", "mine", 5)
 
 
 async def test_a_byte_order_mark_before_code_is_dropped(sandboxes):

@@ -106,6 +106,22 @@ r
     assert record.value.endswith("'The image above is the MCP logo.', odd]")
 
 
+BEHIND_DATA = {
+    "python": "image = b'\\x89PNG\\r\\n\\x1a\\n' + bytes(100)\n"
+    "display({'rows': [[1, 2.5, 'x', None, True]] * 5000, 'chart': image})",
+    "javascript": "const data = Buffer.concat([Buffer.from('89504e470d0a1a0a', 'hex'), Buffer.alloc(100)]).toString('base64')\n"
+    "display({ rows: Array.from({ length: 5000 }, () => [1, 2.5, 'x', null, true]), "
+    "chart: { mime_type: 'image/png', data } })",
+}
+
+
+async def test_an_image_behind_much_data_is_an_image(bilingual):
+    record = await bilingual.run(BEHIND_DATA[bilingual.language])
+    assert record.status == "success", record.error
+    assert kinds(record) == ["image/png"]
+    assert "iVBOR" not in printed(record)
+
+
 async def test_things_in_a_list_are_not_asked_for_more_than_they_have(sandboxes, everything_server, time_server):
     """A server's module is asked for its tools by any attribute; a class of the script's may raise."""
     record = await sandboxes.run(

@@ -53,17 +53,23 @@ async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_e
         assert (replayed.agrees, replayed.difference.what) == (False, "error")
 
 
+TOSSED = "import time\nfrom mcp.servers import faulty\nif time.time_ns() >> 12 & 1: await faulty.echo(text='more')"
+
+
 async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes):
     async with sandboxes.open(faulty()) as bridge:
-        await bridge.run("1", session="s")
-        until = time.time() + 5
-        code = f"import time\nfrom mcp.servers import faulty\nif time.time() > {until}: await faulty.echo(text='late')"
-        assert (await bridge.run(code, session="s")).status == "success"
-        await anyio.sleep(until + 0.1 - time.time())
-        put_away(bridge)
+        # A coin, as a seed would be recorded: until it calls nothing, and then until it does.
+        for number in range(100):
+            session = f"s{number}"
+            first = await bridge.run(TOSSED, session=session)
+            if not first.calls:
+                break
+        assert (first.status, first.calls) == ("success", 0)
         with pytest.raises(BridgeError) as caught:
-            await bridge.run("1", session="s")
-        assert "isn't in the record: faulty.echo with {'text': 'late'}" in caught.value.message
+            for _ in range(100):
+                put_away(bridge)
+                await bridge.run("1", session=session)
+        assert "isn't in the record: faulty.echo with {'text': 'more'}" in caught.value.message
         assert "None" not in caught.value.message
 
 

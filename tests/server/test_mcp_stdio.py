@@ -31,7 +31,6 @@ from mcp_bridge.sandbox.oci.engine import SUPERVISOR_LABEL
 from mcp_bridge.server.answers import render
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.messages import stdio
-from mcp_bridge.server.messages.decoding import decode
 from mcp_bridge.settings import Settings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
@@ -437,11 +436,12 @@ UNREADABLE = {
     "no version": ('{"id":2,"method":"tools/list"}', -32600, 2),
     "params as a list": ('{"jsonrpc":"2.0","id":2,"method":"tools/list","params":[1]}', -32600, 2),
     "an id that is none": (_call_text("{}", "1.5"), -32600, None),
+    "what we fail at": ('{"jsonrpc":"2.0","id":3,"method":"tools/call","params":null,"x":"\\ud800"}', -32600, 3),
 }
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_what_cannot_be_read_is_answered_with_its_id_and_logged_within_bounds(setup, era):
+async def test_what_cannot_be_read_is_answered_with_its_id_and_logged(setup, era):
     more = f',"_meta":{MODERN}' if era == "modern" else ""
     async with setup.wire() as wire:
         if era == "legacy":
@@ -459,7 +459,8 @@ async def test_what_cannot_be_read_is_answered_with_its_id_and_logged_within_bou
         for quiet in (
             b"\r",
             b"  ",
-            b'{"jsonrpc":"2.0","method":"x","params":{"a":"\xff"}}',
+            b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":"\xff"}}',
+            b'{"id":77,"result":{}}',
             b'{"jsonrpc":"2.0","id":5,"result":{"a":' + b"9" * 5000 + b"}}",
             b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
         ):
@@ -470,7 +471,7 @@ async def test_what_cannot_be_read_is_answered_with_its_id_and_logged_within_bou
         wire.process.stdin.close()
         assert await wire.ended(10) == 0
         errors = await wire.errors()
-    assert 1 < errors.count("a message of the client is ") <= stdio.LOGGED_PER_MINUTE
+    assert "a message of the client is " in errors
     assert "print" not in errors
 
 
@@ -484,31 +485,95 @@ async def test_a_cancellation_counts_with_half_an_emoji_in_its_reason(setup):
         await setup.no_container_of(wire.pid)
 
 
-def test_an_answer_that_cannot_be_read_is_an_error_to_whoever_has_asked():
-    spoilt = decode(b'{"jsonrpc":"2.0","id":5,"result":{"text":"a \\ud83d"}}').message
-    assert isinstance(spoilt, types.JSONRPCResponse)
-    assert spoilt.result == {"text": "a \ufffd"}
-    deep = decode(b'{"jsonrpc":"2.0","id":5,"result":{"text":' + b"[" * 3000 + b"]" * 3000 + b"}}").message
-    assert isinstance(deep, types.JSONRPCError)
-    assert (deep.id, deep.error.code) == (5, -32700)
-
-
-async def test_a_line_above_the_limit_is_refused_and_the_next_one_is_read(monkeypatch):
-    monkeypatch.setattr(stdio, "MAX_LINE_BYTES", 100_000)
-    reading, writing = os.pipe()
+@contextlib.asynccontextmanager
+async def delivered(clock=lambda: 0.0):
+    """What delivers lines, and the streams of messages and of answers. Nothing is delivered without being received."""
     read_send, read_receive = anyio.create_memory_object_stream(8)
     write_send, write_receive = anyio.create_memory_object_stream(8)
-    sent = b'{"jsonrpc":"2.0","id":3,"x":"' + b"x" * 150_000 + b'"}\n{"jsonrpc":"2.0","id":4,"method":"ping"}\n'
     with read_send, read_receive, write_send, write_receive:
-        delivery = stdio._Delivery(read_send, write_send, asyncio.get_running_loop())
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, stdio._read, reading, delivery)
-            await anyio.to_thread.run_sync(stdio._write_all, writing, sent)
-            os.close(writing)
-            refused = (await write_receive.receive()).message
-            assert (refused.id, refused.error.code) == (3, types.INVALID_REQUEST)
-            assert (await read_receive.receive()).message.id == 4
+        delivery = stdio._Delivery(read_send, write_send, asyncio.get_running_loop(), clock)
+        yield delivery, read_receive, write_receive
+
+
+async def test_a_line_above_the_limit_is_refused_or_ends_a_question_and_the_next_one_is_read(monkeypatch):
+    monkeypatch.setattr(stdio, "MAX_LINE_BYTES", 100_000)
+    reading, writing = os.pipe()
+    long = b"x" * 150_000
+    sent = (
+        b'{"jsonrpc":"2.0","id":3,"x":"' + long + b'"}\n{"jsonrpc":"2.0","id":77,"result":{"x":"' + long + b'"}}\n'
+        b'{"result":{"id":5,"x":"' + long + b'"}}\n{"jsonrpc":"2.0","id":4,"method":"ping"}\n'
+    )
+    async with delivered() as (delivery, messages, answers), anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, stdio._read, reading, delivery)
+        await anyio.to_thread.run_sync(stdio._write_all, writing, sent)
+        os.close(writing)
+        refused = (await answers.receive()).message
+        assert (refused.id, refused.error.code) == (3, types.INVALID_REQUEST)
+        # Its id is that of a question of ours: the client may have a request with the same.
+        settled = (await messages.receive()).message
+        assert (settled.id, settled.error.code) == (77, types.INVALID_REQUEST)
+        assert (await messages.receive()).message.id == 4
+        with pytest.raises(anyio.EndOfStream):
+            await messages.receive()
+        assert answers.statistics().current_buffer_used == 0
     os.close(reading)
+
+
+async def test_where_reading_fails_that_is_answered_and_the_next_line_is_read(monkeypatch, caplog):
+    whole = stdio._decoded
+
+    def failing(line):
+        if b"SECRET" in line:
+            raise TypeError(line)
+        return whole(line)
+
+    monkeypatch.setattr(stdio, "_decoded", failing)
+    async with delivered() as (delivery, messages, answers):
+        for line in (
+            b'{"jsonrpc":"2.0","id":"a","method":"SECRET"}',
+            b'{"jsonrpc":"2.0","id":5,"result":{"a":"SECRET"}}',
+            b'{"jsonrpc":"2.0","method":"notifications/SECRET"}',
+            b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
+        ):
+            assert await anyio.to_thread.run_sync(delivery.take, line)
+        refused = (await answers.receive()).message
+        assert (refused.id, refused.error.code) == ("a", types.INTERNAL_ERROR)
+        assert answers.statistics().current_buffer_used == 0
+        assert (await messages.receive()).message.id == 4
+    assert "TypeError" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+async def test_reading_ends_the_connection_even_where_it_fails(monkeypatch):
+    reading, writing = os.pipe()
+    os.write(writing, b"x\n")
+    async with delivered() as (delivery, messages, _):
+        monkeypatch.setattr(delivery, "take", lambda _line: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await anyio.to_thread.run_sync(stdio._read, reading, delivery)
+        with pytest.raises(anyio.EndOfStream):
+            await messages.receive()
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_lines_that_are_refused_are_logged_within_bounds(caplog):
+    now = 5.0
+    async with delivered(lambda: now) as (delivery, _, answers):
+
+        async def refuse(count):
+            for _ in range(count):
+                assert await anyio.to_thread.run_sync(delivery.take, b"{")
+                await answers.receive()
+            return sum(record.message.startswith("a message of the client is ") for record in caplog.records)
+
+        assert await refuse(1) == 1
+        assert await refuse(20) == stdio.LOGGED_PER_MINUTE
+        assert "further ones are not logged for a minute" in caplog.messages[-1]
+        now += 59.9
+        assert await refuse(1) == stdio.LOGGED_PER_MINUTE
+        now += 0.1
+        assert await refuse(1) == stdio.LOGGED_PER_MINUTE + 1
 
 
 async def test_the_command_without_options_serves_too(setup):

@@ -118,7 +118,7 @@ def _decoded(data: bytes, language: Language) -> str:
     """Source as its language takes a file: a mark of the byte order may come first; Python's may name its encoding.
 
     Raises:
-        UnicodeDecodeError, SyntaxError: It isn't in its encoding, or that is unknown.
+        UnicodeDecodeError, SyntaxError: It isn't in its encoding, or that is unknown, or none of source.
     """
     # The declaration is looked for only in what can have one: the tokenizer takes a while to import.
     if language != "python" or b"coding" not in b"".join(data.split(b"\n", 2)[:2]):
@@ -127,7 +127,19 @@ def _decoded(data: bytes, language: Language) -> str:
     import tokenize
 
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return data.decode(encoding)
+    if encoding in {"utf-8", "utf-8-sig"}:
+        return data.decode(encoding)
+    try:
+        text = data.decode(encoding)
+        # UTF-16, which the declaration isn't written in, reads anything, and as something else.
+        is_named = tokenize.detect_encoding(io.BytesIO(text.encode()).readline)[0] == encoding
+    except UnicodeDecodeError:
+        raise
+    except (LookupError, UnicodeError, SyntaxError):
+        is_named = False
+    if not is_named:
+        raise SyntaxError(f"{encoding} is no encoding that source names")
+    return text
 
 
 def run(

@@ -14,6 +14,13 @@ _ID_AT_TAIL = re.compile(rb'[,}\]"\d]\s*,?\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jso
 
 # The end of a text is optional, so that one without an end matches too, and the search stays linear.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]|[^\s"{}\[\],:]++', re.DOTALL)
+
+# From inside of a value to the next brackets of one kind.
+_TO_BRACKETS = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?[^"{}\[\]]*+)*+([{\[]++|[}\]]++)', re.DOTALL)
+
+# Half a second. What has more brackets than this before its id is no message that somebody waits for.
+_MAX_STEPS = 500_000
+
 _MEMBERS = (b'"jsonrpc"', b'"id"', b'"method"', b'"result"', b'"error"')
 _ANSWERED_ID = re.compile(rb'"?(\d{1,18})"?')
 
@@ -24,11 +31,13 @@ class Oversized:
 
     Attributes:
         size: Its size in bytes.
-        request_id: The id of the request that it answers, or None if unknown.
+        request_id: Its id, or that of the request that it answers; None if unknown.
+        is_answer: Whether its beginning shows that it is an answer.
     """
 
     size: int
     request_id: int | None
+    is_answer: bool = False
 
 
 class LineSplitter:
@@ -53,7 +62,8 @@ class LineSplitter:
         for end in ends:
             self._add(end)
             if self._size > self._limit:
-                out.append(Oversized(self._size, _request_id(self._head, self._tail)))
+                number = _request_id(self._head, self._tail)
+                out.append(Oversized(self._size, number, is_answer(outer_members(self._head))))
             else:
                 out.append(b"".join(self._parts))
             self._parts, self._size, self._head, self._tail = [], 0, b"", b""
@@ -92,23 +102,44 @@ def answered_id_of(line: bytes) -> int | None:
     Text that stands for a number counts as one: some servers return ids so. The time grows with the line.
     """
     members = outer_members(line)
-    if b'"method"' in members or not (b'"result"' in members or b'"error"' in members):
+    if not is_answer(members):
         return None
     match = _ANSWERED_ID.fullmatch(members.get(b'"id"', b""))
     return int(match.group(1)) if match else None
+
+
+def is_answer(members: dict[bytes, bytes]) -> bool:
+    """Whether a message with these members is an answer."""
+    return b'"method"' not in members and (b'"result"' in members or b'"error"' in members)
 
 
 def outer_members(line: bytes) -> dict[bytes, bytes]:
     """The members of a line's outermost object that tell what message it is, each with the first token of its value.
 
     Reads what no parser takes: lone surrogates, any number, any nesting, bytes that aren't UTF-8, an object without an
-    end. The time grows with the line.
+    end. The time grows with the line, up to that of _MAX_STEPS; what comes later isn't seen.
     """
     found: dict[bytes, bytes] = {}
     name: bytes | None = None
-    depth = 0
-    for match in _TOKEN.finditer(line):
-        token = match[0]
+    depth = position = 0
+    for _ in range(_MAX_STEPS):
+        if depth > 1:
+            # Inside of a member's value only its brackets count.
+            match = _TO_BRACKETS.match(line, position)
+            if match is None:
+                break
+            start, position = match.span(1)
+            if line[start] in b"{[":
+                depth += position - start
+            else:
+                # The member ends at one of them; the rest are the message's.
+                position = min(position, start + depth - 1)
+                depth -= position - start
+            continue
+        match = _TOKEN.search(line, position)
+        if match is None:
+            break
+        token, position = match[0], match.end()
         if depth == 0 and token != b"{":
             break
         if token in (b"}", b"]"):

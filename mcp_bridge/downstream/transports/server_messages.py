@@ -208,13 +208,13 @@ class MessageReader(ABC):
         """Pass on a line if it is a message; return the tenant to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
-            return await self._refuse_line(line, f"{MAX_VALUES} values")
+            return await self._refuse_line(line, await _answered_id(line), f"{MAX_VALUES} values")
         if line[:1] == b"{":
             try:
                 message, over = await off_loop(line, _parsed, line)
             except RecursionError:
-                if await _answered_id(line) is not None:
-                    return await self._refuse_line(line, f"{large_json.MAX_DEPTH} levels of nesting")
+                if (number := await _answered_id(line)) is not None:
+                    return await self._refuse_line(line, number, f"{large_json.MAX_DEPTH} levels of nesting")
             except ValueError:
                 mended = await off_loop(line, _as_utf8, line)
                 if mended != line:
@@ -291,8 +291,7 @@ class MessageReader(ABC):
             return self._rates["logs" if (message.params or {}).get("level") in _MINOR_LEVELS else "errors"]
         return None
 
-    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
-        number = await _answered_id(line)
+    async def _refuse_line(self, line: bytes, number: int | None, parts: str) -> fair_share.Tenant:
         await self._refuse(len(line), number, parts=parts)
         return self._transport.take_requester(number)
 

@@ -13,7 +13,8 @@ const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
 
 const OWN_FILE = `the script isn't in a file: nothing is at ${FILENAME}`;
 const FOR_WORKERS = "a worker takes its code as text: new Worker('...', { eval: true })";
-const NO_SERVERS = "a worker has no servers, and none of the script's names: give it what the script's calls return";
+const NO_SERVERS = "code in a worker, or in a context of its own, has no servers and none of the script's names: "
+  + "give it what the script's calls return";
 const OWN_NAMES = ['runtime', 'mcp', 'display', 'artifact', 'progress'];
 
 const NOBODY = 'nobody can answer here: put the value into the script';

@@ -5,6 +5,8 @@ const util = require('node:util');
 const IMAGE_TYPES = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/webp']);
 const MAX_DEPTH = 8;
 const MAX_VALUES = 20_000;
+// In the search for images so many scalars, which cost little, count as one value.
+const SCALARS_PER_VALUE = 10;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 
 // An object's own property. What is shown may be any object: its getters aren't called, as where it is printed.
@@ -71,4 +73,4 @@ function shortened(value) {
   return value;
 }
 
-module.exports = { MAX_DEPTH, MAX_VALUES, body, bytesOf, isBlock, isImage, mime, own, shortened, size };
+module.exports = { MAX_DEPTH, MAX_VALUES, SCALARS_PER_VALUE, body, bytesOf, isBlock, isImage, mime, own, shortened, size };

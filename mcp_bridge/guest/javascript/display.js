@@ -3,7 +3,7 @@
 const fs = require('node:fs/promises');
 const path = require('node:path');
 const util = require('node:util');
-const { MAX_DEPTH, MAX_VALUES, body, bytesOf, isBlock, isImage, mime, own, size } = require('./blocks');
+const { MAX_DEPTH, MAX_VALUES, SCALARS_PER_VALUE, body, bytesOf, isBlock, isImage, mime, own, size } = require('./blocks');
 const { MCPError } = require('./errors');
 
 const MAX_IMAGE_BYTES = 4 << 20;
@@ -202,7 +202,7 @@ class Display {
 
   // A value with its images replaced, which are shown, and other objects by what `instead` gives for them, if not null.
   // One without any is returned as it is. Of a large value a part is searched, and no getter is called.
-  #extracted(value, instead, depth = 0, search = { left: MAX_VALUES }) {
+  #extracted(value, instead, depth = 0, search = { left: MAX_VALUES * SCALARS_PER_VALUE }) {
     // One of ours refuses names that it doesn't have.
     if (typeof value !== 'object' || value === null || util.types.isProxy(value)) return value;
     const image = imageOf(value);
@@ -218,8 +218,9 @@ class Display {
     if (Array.isArray(value) ? value.length > search.left : prototype !== Object.prototype) return value;
     const changed = new Map();
     for (const name of Object.keys(value)) {
-      if (--search.left < 0) break;
       const item = own(value, name);
+      search.left -= typeof item === 'object' && item !== null ? SCALARS_PER_VALUE : 1;
+      if (search.left < 0) break;
       const left = this.#extracted(item, instead, depth + 1, search);
       if (!is(left, item)) changed.set(name, left);
     }

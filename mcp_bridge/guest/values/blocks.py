@@ -9,6 +9,9 @@ MAX_DEPTH = 8
 MAX_VALUES = 20_000
 """Bounds on the search for blocks in a value."""
 
+SCALARS_PER_VALUE = 10
+"""In the search for images so many scalars, which cost little, count as one value."""
+
 
 _BASE64 = dict.fromkeys(map(ord, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
 

@@ -27,7 +27,7 @@ from starlette.datastructures import Headers
 from mcp_bridge.offload import off_loop
 from mcp_bridge.server.http.refusals import RefusedRequest, Unreadable, refused
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents, is_answer
-from mcp_bridge.server.messages.decoding import DecodedMessage, UnreadableMessage, decode
+from mcp_bridge.server.messages.decoding import BYTE_ORDER_MARK, UnreadableMessage, decode
 
 if TYPE_CHECKING:
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
@@ -109,10 +109,9 @@ class SessionRequests:
             given.append(await receive())
         body = b"".join(message.get("body", b"") for message in given)
         # What can't be read is looked at once more, character by character.
-        message, is_replaced = await off_loop(body, _decoded, body)
-        if is_replaced:
-            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-            given = [{"type": "http.request", "body": body, "more_body": False}]
+        message, read = await off_loop(body, _decoded, body)
+        if read is not body:
+            given = [{"type": "http.request", "body": read, "more_body": False}]
         key = _key(message.id) if isinstance(message, types.JSONRPCRequest) else None
         given.reverse()
 
@@ -169,17 +168,20 @@ class _Answers(EventStore):
         """Send nothing."""
 
 
-def _decoded(body: bytes) -> DecodedMessage:
-    """The message of a body.
+def _decoded(body: bytes) -> tuple[types.JSONRPCMessage, bytes]:
+    """The message of a body, and the bytes that others may read for it: these, unless something had to be replaced.
 
     Raises:
         RefusedRequest: It can't be read; or it is a batch; or its id is none, for which the SDK would take it for a
             notification.
     """
     try:
-        return decode(body)
+        message, is_replaced = decode(body)
     except UnreadableMessage as exc:
         raise Unreadable(exc) from None
+    if is_replaced:
+        return message, message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    return message, body.removeprefix(BYTE_ORDER_MARK) if body.startswith(BYTE_ORDER_MARK) else body
 
 
 def _key(request_id: str | int) -> str:

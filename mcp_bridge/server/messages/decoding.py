@@ -15,7 +15,7 @@ from mcp.shared.dispatcher import as_request_id
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from mcp_bridge.downstream.transports.lines import outer_members
+from mcp_bridge.downstream.transports.lines import is_answer, outer_members
 from mcp_bridge.wire.jsonrpc import may_hold_surrogates
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ LONE_SURROGATE = (
 _MAX_ID_BYTES = 1000
 _INTEGER = re.compile(rb"-?\d{1,18}")
 
+# Beside the version it is the message's own, and none of something inside of a message that was cut off.
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID_AT_END = re.compile(
+    rb'(?:%b\s*,\s*"id"\s*:\s*(\d{1,18})|"id"\s*:\s*(\d{1,18})\s*,\s*%b)\s*\}\s*$' % (_VERSION, _VERSION)
+)
+
 
 class UnreadableMessage(Exception):  # noqa: N818 - it is what a client has sent
     """A message that can't be read.
@@ -58,15 +64,15 @@ class UnreadableMessage(Exception):  # noqa: N818 - it is what a client has sent
         request_id: types.RequestId | None = None,
         *,
         is_answered: bool = True,
-        is_text: bool = False,
         is_call: bool = False,
+        error_code: Code = "bad_argument",
     ) -> None:
         super().__init__(message)
         self.code = code
         self.request_id = request_id
         self.is_answered = is_answered
         self.is_call = is_call
-        self.error_code: Code = "bad_text" if is_text else "bad_argument"
+        self.error_code = error_code
 
     def answer(self) -> types.JSONRPCResponse | types.JSONRPCError | None:
         """The answer to it, if it has one."""
@@ -86,11 +92,36 @@ class DecodedMessage(NamedTuple):
 
     Attributes:
         message: The message.
-        is_replaced: Whether it differs from its bytes, so that nobody else may read these.
+        is_replaced: Whether it differs from its bytes, so that nobody else may read these. A mark of the byte order
+            doesn't count.
     """
 
     message: types.JSONRPCMessage
     is_replaced: bool
+
+
+class Outline(NamedTuple):
+    """What a line shows of its message, even if no parser takes it.
+
+    Attributes:
+        request_id: Its id, or None if there is none to be seen.
+        is_answer: Whether it is an answer. That is never answered: its id is one of ours.
+        is_notification: Whether it is a notification.
+    """
+
+    request_id: types.RequestId | None
+    is_answer: bool
+    is_notification: bool
+
+
+def outline(line: bytes) -> Outline:
+    """The outline of a line."""
+    members = outer_members(line)
+    number = _request_id(members.get(b'"id"'))
+    if number is None and b'"jsonrpc"' not in members and (match := _ID_AT_END.search(line[-_MAX_ID_BYTES:])):
+        number = int(match[1] or match[2])
+    method = members.get(b'"method"', b"")
+    return Outline(number, is_answer(members), number is None and method.startswith(b'"notifications/'))
 
 
 def decode(data: bytes) -> DecodedMessage:
@@ -102,21 +133,16 @@ def decode(data: bytes) -> DecodedMessage:
         UnreadableMessage: It can't be read, or is none.
     """
     line = data.removeprefix(BYTE_ORDER_MARK)
+    is_replaced = False
     try:
         message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as exc:
-        return DecodedMessage(_second_look(line, exc), is_replaced=True)
-    if isinstance(message, types.JSONRPCNotification) and b'"id"' in line:
-        _check_id(line, message.method)
-    return DecodedMessage(message, is_replaced=len(line) != len(data))
-
-
-def _check_id(line: bytes, method: str) -> None:
-    """Check that what was taken for a notification is one, and no request with a wrong id."""
-    # None, as some serializers write one that has none.
-    number = outer_members(line).get(b'"id"')
-    if number is not None and not (number == b"null" and method.startswith("notifications/")):
+        message = _second_look(line, exc)
+        is_replaced = True
+    # MCP has no other notifications. It is a request whose id is none, as 1.5 or null.
+    if isinstance(message, types.JSONRPCNotification) and not message.method.startswith("notifications/"):
         raise UnreadableMessage(types.INVALID_REQUEST, NO_ID)
+    return DecodedMessage(message, is_replaced)
 
 
 def _second_look(line: bytes, error: ValidationError) -> types.JSONRPCMessage:
@@ -127,20 +153,44 @@ def _second_look(line: bytes, error: ValidationError) -> types.JSONRPCMessage:
     """
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] != "json_invalid":
-        raise _no_message(line)
+        return _no_message(line)
     if may_hold_surrogates(line) and (message := _without_lone_surrogates(line)) is not None:
         return message
-    members = outer_members(line)
-    number = _request_id(members.get(b'"id"'))
-    is_request = b'"method"' in members
+    shown = outline(line)
     why = f"Parse error: {first.get('ctx', {}).get('error', 'this is no JSON')}."
-    if not is_request and number is not None and (b'"result"' in members or b'"error"' in members):
-        return types.JSONRPCError(
-            jsonrpc="2.0", id=number, error=types.ErrorData(code=types.PARSE_ERROR, message=f"No answer. {why}")
-        )
-    if is_request and b'"id"' not in members:
+    if shown.is_answer:
+        return no_answer(types.PARSE_ERROR, f"No answer. {why}", shown.request_id)
+    if shown.is_notification:
         raise UnreadableMessage(types.PARSE_ERROR, why, is_answered=False)
-    raise UnreadableMessage(types.PARSE_ERROR, f"{why} Nothing was run.", number)
+    raise UnreadableMessage(types.PARSE_ERROR, f"{why} Nothing was run.", shown.request_id)
+
+
+def no_answer(code: int, why: str, request_id: types.RequestId | None) -> types.JSONRPCError:
+    """What is passed on in place of an answer that can't be taken.
+
+    Args:
+        code: JSON-RPC's code of the error.
+        why: Why it can't be taken.
+        request_id: The id of the request that it answers, or None if there is none to be seen.
+
+    Raises:
+        UnreadableMessage: Nothing says of which request it is.
+    """
+    if request_id is None:
+        raise UnreadableMessage(code, why, is_answered=False)
+    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=why))
+
+
+def unforeseen(line: bytes, error: Exception) -> UnreadableMessage:
+    """The refusal of a message at which we have failed. It has the error's type alone: its text may hold a secret."""
+    shown = outline(line)
+    return UnreadableMessage(
+        types.INTERNAL_ERROR,
+        f"The bridge has failed to read the message ({type(error).__name__}). Nothing was run.",
+        shown.request_id,
+        is_answered=not (shown.is_answer or shown.is_notification),
+        error_code="internal_error",
+    )
 
 
 def _without_lone_surrogates(line: bytes) -> types.JSONRPCMessage | None:
@@ -161,12 +211,13 @@ def _without_lone_surrogates(line: bytes) -> types.JSONRPCMessage | None:
     if isinstance(message, types.JSONRPCRequest):
         number = message.id if message.id == value["id"] else None
         is_call = message.method == "tools/call" and _has_whole_text(_without_arguments(value))
-        raise UnreadableMessage(types.INVALID_REQUEST, LONE_SURROGATE, number, is_text=True, is_call=is_call)
+        raise UnreadableMessage(types.INVALID_REQUEST, LONE_SURROGATE, number, is_call=is_call, error_code="bad_text")
     return message
 
 
 def _without_arguments(value: dict[str, Any]) -> dict[str, Any]:
-    return {**value, "params": {**value.get("params", {}), "arguments": None}}
+    # It may be null, as some serializers write one that has none.
+    return {**value, "params": {**(value.get("params") or {}), "arguments": None}}
 
 
 def _has_whole_text(value: Any) -> bool:
@@ -174,24 +225,33 @@ def _has_whole_text(value: Any) -> bool:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") == text
 
 
-def _no_message(line: bytes) -> UnreadableMessage:
-    """Why a JSON document is no message."""
+def _no_message(line: bytes) -> types.JSONRPCError:
+    """What is passed on in place of a JSON document that is no message.
+
+    Raises:
+        UnreadableMessage: It is no answer, or nothing says of which request. It says what is wrong.
+    """
     value = from_json(line)
     code = types.INVALID_REQUEST
     if isinstance(value, list):
-        return UnreadableMessage(code, BATCH)
+        raise UnreadableMessage(code, BATCH)
     if not isinstance(value, dict):
-        return UnreadableMessage(code, "A message is a JSON object.")
+        raise UnreadableMessage(code, "A message is a JSON object.")
     number = as_request_id(value.get("id"))
+    method = value.get("method")
+    # First of all: the id of an answer is one of ours, and the client may have a request with the same.
+    if method is None and ("result" in value or "error" in value):
+        return no_answer(code, "This is no answer that JSON-RPC 2.0 knows.", number)
+    is_notification = number is None and isinstance(method, str) and method.startswith("notifications/")
     if value.get("jsonrpc") != "2.0":
-        return UnreadableMessage(code, 'A message has "jsonrpc": "2.0".', number)
-    if "method" not in value and ("result" in value or "error" in value):
-        return UnreadableMessage(code, "This is no answer that JSON-RPC 2.0 knows.", is_answered=False)
-    if not isinstance(value.get("method"), str):
-        return UnreadableMessage(code, "A request has a method, which is a string.", number)
-    if not isinstance(value.get("params", {}), dict):
-        return UnreadableMessage(code, "The params of a request are an object.", number, is_answered="id" in value)
-    return UnreadableMessage(code, NO_ID)
+        why = 'A message has "jsonrpc": "2.0".'
+    elif not isinstance(method, str):
+        why = "A request has a method, which is a string."
+    elif not isinstance(value.get("params"), dict | None):
+        why = "The params of a request are an object."
+    else:
+        why = NO_ID
+    raise UnreadableMessage(code, why, number, is_answered=not is_notification)
 
 
 def _request_id(token: bytes | None) -> types.RequestId | None:

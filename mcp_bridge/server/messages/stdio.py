@@ -23,7 +23,7 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 from mcp_bridge.downstream.transports.lines import LineSplitter, Oversized
-from mcp_bridge.server.messages.decoding import UnreadableMessage, decode
+from mcp_bridge.server.messages.decoding import UnreadableMessage, decode, no_answer, unforeseen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -86,11 +86,14 @@ def _claim(fd: int, null_flags: int | None) -> int:
 
 def _read(fd: int, delivery: _Delivery) -> None:
     splitter = LineSplitter(MAX_LINE_BYTES)
-    while chunk := _read_chunk(fd):
-        for line in splitter.feed(chunk):
-            if not delivery.take(line):
-                return
-    delivery.end()
+    try:
+        while chunk := _read_chunk(fd):
+            for line in splitter.feed(chunk):
+                if not delivery.take(line):
+                    return
+    finally:
+        # However it ends: the server would wait for messages for ever.
+        delivery.end()
 
 
 def _read_chunk(fd: int) -> bytes:
@@ -107,6 +110,7 @@ class _Delivery:
         read: Where the server reads messages.
         write: Where answers are written.
         loop: The server's event loop.
+        clock: The seconds since some moment.
     """
 
     def __init__(
@@ -114,11 +118,13 @@ class _Delivery:
         read: MemoryObjectSendStream[SessionMessage | Exception],
         write: MemoryObjectSendStream[SessionMessage],
         loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._messages = read
         self._answers = write
         self._loop = loop
-        self._minute = 0.0
+        self._clock = clock
+        self._minute = clock()
         self._logged = 0
 
     def take(self, line: bytes | Oversized) -> bool:
@@ -126,12 +132,18 @@ class _Delivery:
         if isinstance(line, bytes) and not line.strip():
             return True
         try:
-            return self._send(self._messages, _decoded(line))
+            message = _decoded(line)
         except UnreadableMessage as refusal:
-            self._log(refusal)
-            answer = refusal.answer()
-            # A client that doesn't read its answers isn't read any further: they would take memory without bound.
-            return answer is None or self._send(self._answers, answer)
+            return self._refuse(refusal)
+        except Exception as exc:  # noqa: BLE001  (whatever it is, the next line is read)
+            return self._refuse(unforeseen(line if isinstance(line, bytes) else b"", exc))
+        return self._send(self._messages, message)
+
+    def _refuse(self, refusal: UnreadableMessage) -> bool:
+        self._log(refusal)
+        answer = refusal.answer()
+        # A client that doesn't read its answers isn't read any further: they would take memory without bound.
+        return answer is None or self._send(self._answers, answer)
 
     def end(self) -> None:
         """There are no further lines."""
@@ -152,7 +164,7 @@ class _Delivery:
 
     def _log(self, refusal: UnreadableMessage) -> None:
         """Log it without what it holds, which may be secret."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._minute >= 60:  # noqa: PLR2004 - seconds
             self._minute, self._logged = now, 0
         self._logged += 1
@@ -170,8 +182,10 @@ def _decoded(line: bytes | Oversized) -> types.JSONRPCMessage:
         UnreadableMessage: There is none.
     """
     if isinstance(line, Oversized):
-        why = f"The message has {line.size} bytes; the limit is {MAX_LINE_BYTES}. Nothing was run."
-        raise UnreadableMessage(types.INVALID_REQUEST, why, line.request_id)
+        why = f"The message has {line.size} bytes; the limit is {MAX_LINE_BYTES}."
+        if line.is_answer:
+            return no_answer(types.INVALID_REQUEST, why, line.request_id)
+        raise UnreadableMessage(types.INVALID_REQUEST, f"{why} Nothing was run.", line.request_id)
     return decode(line).message
 
 
