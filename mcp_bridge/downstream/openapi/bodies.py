@@ -273,7 +273,7 @@ class Body:
         for node in nodes:
             if looked_at.is_enough or len(found) >= _MAX_ALTERNATIVES:
                 # Of the others, nothing is known.
-                return [*found, {}]
+                return found if {} in found else [*found, {}]
             found += self._alternatives(node, looked_at)
         return found
 
@@ -306,7 +306,7 @@ class Body:
         if looked_at.is_enough or not isinstance(node.value, dict):
             return [{}]
         schema: Json = node.value
-        plain = {key: schema[key] for key in _TELLING if key in schema}
+        plain = {key: value for key, value in schema.items() if key in _TELLING}
         if "items" in plain:
             plain["items"] = Node(plain["items"], node.uri)
         types = plain.get("type")
