@@ -6,6 +6,7 @@ of one. Any other body is one argument.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,15 +14,36 @@ from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan
 from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
+from mcp_bridge.downstream.openapi.schemas import FormShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mcp_bridge.downstream.openapi.compiled_service import BodyKind
     from mcp_bridge.downstream.openapi.document_parts import Document, Json
-    from mcp_bridge.downstream.openapi.schemas import FormShape, ObjectShape, SchemaSet
+    from mcp_bridge.downstream.openapi.schemas import ObjectShape, SchemaSet
 
 _STYLES = frozenset({"form", "spaceDelimited", "pipeDelimited", "deepObject"})
+
+_TEXTS = frozenset(
+    f"application/{kind}"
+    for kind in (
+        *(
+            "csv",
+            "ecmascript",
+            "graphql",
+            "javascript",
+            "json-seq",
+            "jsonl",
+            "jsonlines",
+            "jwt",
+            "n-quads",
+            "n-triples",
+        ),
+        *("ndjson", "node", "pem-certificate-chain", "sdp", "sparql-query", "sparql-update", "sql", "toml", "trig"),
+        *("typescript", "x-javascript", "x-jsonlines", "x-ndjson", "x-pem-file", "x-python", "x-sh", "x-sql"),
+        *("x-subrip", "x-tex", "x-toml", "x-typescript", "x-yaml", "xml-dtd", "xquery"),
+    )
+)
+"""Types that are text, though nothing in their names says so."""
 
 
 def _body_kind(media: str) -> BodyKind:
@@ -32,7 +54,7 @@ def _body_kind(media: str) -> BodyKind:
         return "form"
     if kind == "multipart/form-data":
         return "multipart"
-    if kind.startswith("text/") or kind.endswith(("/xml", "+xml", "/yaml", "+yaml", "/graphql")):
+    if kind.startswith("text/") or kind.endswith(("/xml", "+xml", "/yaml", "+yaml", "+jwt")) or kind in _TEXTS:
         return "text"
     return "binary"
 
@@ -52,6 +74,7 @@ class Body:
         self._node = document.references.resolved(node)
         self._properties = properties
         self._required = required
+        self._known: dict[tuple[str, str], list[Json]] = {}
 
     def plan(self) -> BodyPlan | None:
         """The body; None if the document says nothing of it. Adds its arguments."""
@@ -63,11 +86,31 @@ class Body:
         usable = [str(media) for media in content if MEDIA_TYPE.fullmatch(str(media))]
         if not usable:
             raise DocumentError("has a request body of no valid media type")
-        media = min(usable, key=lambda each: (_KINDS.index(_body_kind(each)), each != "application/json"))
+        usable.sort(key=lambda each: (_KINDS.index(_body_kind(each)), each != "application/json"))
+        problem: DocumentError | None = None
+        # What is no object can't be a form: that is one of any fields only where there is nothing else.
+        for is_any_form, media in itertools.product((False, True), usable):
+            entry = content[media] if isinstance(content[media], dict) else {}
+            try:
+                return self._sent_as(media, entry, is_required=bool(described.required), is_any_form=is_any_form)
+            except DocumentError as error:
+                problem = problem or error
+        raise problem or DocumentError("has a request body that can't be sent")
+
+    def _sent_as(self, media: str, entry: Json, *, is_required: bool, is_any_form: bool) -> BodyPlan:
+        """The body as one media type. Nothing is added to the arguments if it can't be sent so.
+
+        Args:
+            media: The type.
+            entry: What the document says of it.
+            is_required: Whether there is always a body.
+            is_any_form: Whether a form that is no object may have any fields.
+
+        Raises:
+            DocumentError: It can't be sent.
+        """
         kind = _body_kind(media)
-        entry = content[media] if isinstance(content[media], dict) else {}
         node = Node(entry.get("schema", {}), self._node.uri)
-        is_required = bool(described.required)
         if "*" in media:
             media = "application/octet-stream"
         if kind in {"text", "binary"}:
@@ -77,7 +120,10 @@ class Body:
             if kind == "json":
                 return self._whole(media, kind, is_required, self._schemas.add(node))
             if shape is None:
-                return self._open_form(media, kind, self._schemas.form_shape(node), entry, is_required=is_required)
+                form = self._schemas.form_shape(node)
+                if form is None and not is_any_form:
+                    raise DocumentError("has a form that is no object")
+                return self._open_form(media, kind, form or FormShape(), entry, is_required=is_required)
         return self._fields(media, kind, shape, entry, is_required=is_required)
 
     def _whole(self, media: str, kind: BodyKind, is_required: bool, schema: Any) -> BodyPlan:  # noqa: FBT001
@@ -97,11 +143,11 @@ class Body:
         schemas: Json = {}
         encodings = entry.get("encoding")
         for name, node in shape.properties.items():
-            schema = self._schemas.add(node)
-            if kind != "json":
-                encoding = encodings.get(name) if isinstance(encodings, dict) else None
-                fields[name], schema = self._field(kind, node, schema, encoding, name)
-            schemas[name] = schema
+            if kind == "json":
+                schemas[name] = self._schemas.add(node)
+                continue
+            encoding = encodings.get(name) if isinstance(encodings, dict) else None
+            fields[name], schemas[name] = self._field(kind, [node], encoding)
         if kind != "json" and not shape.properties.keys().isdisjoint(self._properties):
             schema = {"type": "object", "properties": schemas, "additionalProperties": False}
             schema |= {"required": list(shape.required)} if shape.required else {}
@@ -118,23 +164,24 @@ class Body:
         schemas: Json = {}
         for name, nodes in shape.properties.items():
             encoding = encodings.get(name) if isinstance(encodings, dict) else None
-            node = nodes[0] if len(nodes) == 1 else Node({"anyOf": [each.value for each in nodes]}, nodes[0].uri)
-            fields[name], schemas[name] = self._field(kind, node, self._schemas.add(node), encoding, name)
+            fields[name], schemas[name] = self._field(kind, nodes, encoding)
         schema: Json = {"type": "object"}
         schema |= {"properties": schemas} if schemas else {}
         schema |= {"required": list(shape.required)} if shape.required else {}
         others = FieldPlan(is_array=True)
         if shape.others is not None:
-            others, other = self._field(kind, shape.others, self._schemas.add(shape.others), None, "other fields")
+            others, other = self._field(kind, [shape.others], None)
             schema["additionalProperties"] = other
         whole = self._whole(media, kind, is_required, schema)
         return replace(whole, fields=fields, other_fields=others)
 
-    def _field(self, kind: BodyKind, node: Node, schema: Any, encoding: Any, name: str) -> tuple[FieldPlan, Any]:
+    def _field(self, kind: BodyKind, nodes: list[Node], encoding: Any) -> tuple[FieldPlan, Any]:
         """How a property of a form is sent, and its schema: a file's is base64, with or without a name and a type.
 
-        Raises:
-            DocumentError: It may be a file or an object, which nobody could tell apart.
+        Args:
+            kind: The kind of the form.
+            nodes: The property's schemas, any of which may count. Each may be of a document of its own.
+            encoding: What the form says of how the property is sent.
         """
         found = {}
         if isinstance(encoding, dict):
@@ -142,107 +189,194 @@ class Body:
             found = {"style": described.style, "explode": described.explode, "media_type": described.contentType}
         asked = str(found.get("media_type") or "").partition(",")[0].strip()
         media = asked if MEDIA_TYPE.fullmatch(asked) and "*" not in asked else None
-        possible = self._possible(node, asked if kind == "multipart" else None)
-        is_file = kind == "multipart" and (possible.file or possible.files)
+        possible = self._possible(nodes, asked if kind == "multipart" else None)
+        is_file = bool(possible.is_file or possible.has_files)
         if is_file:
-            if possible.is_mixed and possible.object:
-                raise DocumentError(f"has a form whose {name[:60]!r} may be a file or an object, which look the same")
-            schema = _with_file(schema, possible)
+            schema = self._with_file(nodes[0], possible)
+        else:
+            schemas = [self._schemas.add(node) for node in nodes]
+            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         has_style = found.get("style") in _STYLES
         explode = found.get("explode")
         style = found["style"] if has_style else "form"
+        # A style that is written there counts instead of a type.
+        as_json = media is not None and is_json(media) and not has_style and not is_file
         plan = FieldPlan(
             style=style,  # type: ignore[arg-type]
             explode=explode if isinstance(explode, bool) else style == "form",
             media_type=media,
             is_file=is_file,
-            may_be_text=is_file and possible.is_mixed,
-            is_array=possible.array,
-            # A style that is written there counts instead of a type.
-            as_json=media is not None and is_json(media) and not possible.json_text and not has_style,
+            may_be_text=is_file and possible.may_be("string"),
+            may_be_object=is_file and possible.may_be("object"),
+            is_array=possible.is_array,
+            as_json=as_json and not possible.is_json_text(),
+            may_be_json_text=as_json and possible.is_text(),
         )
         return plan, schema
 
-    def _possible(self, node: Node, media: str | None) -> _Possible:
+    def _possible(self, nodes: list[Node], media: str | None) -> _Possible:
         """What a property of a form may be.
 
         Args:
-            node: Its schema.
+            nodes: Its schemas.
             media: The media type that it is sent with, if that is said; None if it can't be a file.
         """
-        looked_at = iter(range(_MAX_ALTERNATIVES))
-        found = self._alternatives(node, looked_at)
+        looked_at = _LookedAt()
+        found = self._any_of(nodes, looked_at)
         arrays = [each for each in found if each.get("type") == "array" or ("type" not in each and "items" in each)]
-        items = [
-            each
-            for array in arrays
-            for each in self._alternatives(array.get("items", Node({}, node.uri)), looked_at)
-            if each.get("type") != "null"
-        ]
         single = [each for each in found if each.get("type") != "null" and each not in arrays]
-        values = [*single, *items]
-        files = [each for each in values if media is not None and _is_file(each, media)]
+        inner = [array.get("items", Node({}, nodes[0].uri)) for array in arrays]
+        items = [each for each in self._any_of(inner, looked_at) if each.get("type") != "null"]
         return _Possible(
-            file=any(each in files for each in single),
-            files=any(each in files for each in items),
-            array=bool(arrays),
-            null=any(each.get("type") == "null" for each in found),
-            is_mixed=bool(files) and len(files) < len(values),
-            object=any(each.get("type", "object") == "object" for each in values if each not in files),
-            json_text=any(is_json(str(each.get("contentMediaType", ""))) for each in values),
+            is_file=media is not None and any(_is_file(each, media) for each in single),
+            has_files=media is not None and any(_is_file(each, media) for each in items),
+            is_array=bool(arrays),
+            is_null=any(each.get("type") == "null" for each in found),
+            others=[each for each in single if media is None or not _is_file(each, media)],
+            other_items=[each for each in items if media is None or not _is_file(each, media)],
         )
 
-    def _alternatives(self, node: Node, looked_at: Iterator[int]) -> list[Json]:
+    def _with_file(self, node: Node, possible: _Possible) -> Json:
+        """The schema of a property that may be a file, or an array with files.
+
+        Where it may be a text, too, only an object is a file. What else it may be is one alternative among others, by
+        what tells it: the document's own ones say that of two that fit, none does (`oneOf`), and have the files.
+        """
+        files: list[Json] = [_FILE_OBJECT] if possible.may_be("string") else list(_FILE["anyOf"])
+        forms = (files if possible.is_file else []) + self._described(possible.others, node.uri)
+        if possible.is_array:
+            items = (files if possible.has_files else []) + self._described(possible.other_items, node.uri)
+            forms.append({"type": "array", "items": _one_of_them(items)})
+        if possible.is_null:
+            forms.append({"type": "null"})
+        out = _one_of_them(forms)
+        said = node.value if isinstance(node.value, dict) else {}
+        described = {key: value for key, value in said.items() if key == "description"}
+        return out | (self._schemas.add(Node(described, node.uri)) if described else {})
+
+    def _described(self, alternatives: list[Json], uri: str) -> list[Json]:
+        """Alternatives that are no files as schemas, each once."""
+        found: list[Json] = []
+        for each in alternatives:
+            said = {key: value for key, value in each.items() if key in _SAID}
+            if said.get("format") in {"binary", "byte"}:
+                # They would make a file of it.
+                del said["format"]
+            schema = self._schemas.add(Node(said, uri))
+            if schema not in found:
+                found.append(schema)
+        return found
+
+    def _any_of(self, nodes: list[Node], looked_at: _LookedAt) -> list[Json]:
+        """The alternatives of several schemas, any of which may count."""
+        found: list[Json] = []
+        for node in nodes:
+            if looked_at.is_enough or len(found) >= _MAX_ALTERNATIVES:
+                # Of the others, nothing is known.
+                return found if {} in found else [*found, {}]
+            found += self._alternatives(node, looked_at)
+        return found
+
+    def _alternatives(self, node: Node, looked_at: _LookedAt) -> list[Json]:
         """The keywords of a schema for each of the types that a value may have, without references.
 
         Args:
             node: The schema.
-            looked_at: Ends when enough has been looked at: schemas may refer to each other often.
+            looked_at: What has been looked at so far: schemas may refer to each other often.
         """
-        node = self._document.references.resolved(node)
-        if next(looked_at, None) is None or not isinstance(node.value, dict):
+        reference = node.value.get("$ref") if isinstance(node.value, dict) else None
+        if not isinstance(reference, str):
+            return self._own_alternatives(node, looked_at)
+        target = self._document.references.target(reference, node.uri)
+        if (known := self._known.get(target)) is not None:
+            return known
+        # Where it leads to itself, it may be anything.
+        self._known[target] = [{}]
+        try:
+            found = self._own_alternatives(self._document.references.resolved(node), looked_at)
+        finally:
+            del self._known[target]
+        if not looked_at.is_enough:
+            # Else, another property may find out more.
+            self._known[target] = found
+        return found
+
+    def _own_alternatives(self, node: Node, looked_at: _LookedAt) -> list[Json]:
+        looked_at.number += 1
+        if looked_at.is_enough or not isinstance(node.value, dict):
             return [{}]
         schema: Json = node.value
-        plain = {key: schema[key] for key in _TELLING if key in schema}
+        plain = {key: value for key, value in schema.items() if key in _TELLING}
         if "items" in plain:
             plain["items"] = Node(plain["items"], node.uri)
-        found = [plain | {"type": each} for each in plain["type"]] if isinstance(plain.get("type"), list) else [plain]
-        parts = [[part] for part in _list(schema, "allOf")]
-        for group in (*parts, _list(schema, "anyOf"), _list(schema, "oneOf")):
-            inner = [each for part in group for each in self._alternatives(Node(part, node.uri), looked_at)]
+        types = plain.get("type")
+        found = [plain | {"type": each} for each in types[:_MAX_ALTERNATIVES]] if isinstance(types, list) else [plain]
+        parts = ([part] for part in _list(schema, "allOf"))
+        for group in itertools.chain(parts, (_list(schema, "anyOf"), _list(schema, "oneOf"))):
+            if looked_at.is_enough:
+                return [{}]
+            inner = self._any_of([Node(part, node.uri) for part in group[: _MAX_ALTERNATIVES + 1]], looked_at)
             if inner:
-                found = [one | other for other in inner for one in found][:_MAX_ALTERNATIVES]
+                pairs = itertools.product(inner, found)
+                found = [one | other for other, one in itertools.islice(pairs, _MAX_ALTERNATIVES)]
+                found += [{}] if next(pairs, None) is not None else []
         if schema.get("nullable") is True:
             found.append({"type": "null"})
         return found
+
+
+class _LookedAt:
+    """How many schemas have been looked at for one property."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no more are looked at."""
+        return self.number > _MAX_ALTERNATIVES
 
 
 class _Possible(NamedTuple):
     """What a property of a form may be.
 
     Attributes:
-        file: A file.
-        files: An array with files.
-        array: An array.
-        null: Null.
-        is_mixed: A file, or something else.
-        object: An object that is no file.
-        json_text: A text that is JSON already.
+        is_file: A file.
+        has_files: An array with files.
+        is_array: An array.
+        is_null: Null.
+        others: What else it may be: the keywords of each alternative.
+        other_items: Likewise, of the items of an array.
     """
 
-    file: bool
-    files: bool
-    array: bool
-    null: bool
-    is_mixed: bool
-    object: bool
-    json_text: bool
+    is_file: bool
+    has_files: bool
+    is_array: bool
+    is_null: bool
+    others: list[Json]
+    other_items: list[Json]
+
+    def may_be(self, kind: str) -> bool:
+        """Whether it, or an item of it, may be of this type, and no file."""
+        return any(each.get("type", kind) == kind for each in (*self.others, *self.other_items))
+
+    def is_text(self) -> bool:
+        """Whether it, and each item of it, is a text."""
+        values = [*self.others, *self.other_items]
+        return bool(values) and all(each.get("type") == "string" for each in values)
+
+    def is_json_text(self) -> bool:
+        """Whether it is, or has, a text that is JSON by the schema."""
+        return any(is_json(str(each.get("contentMediaType", ""))) for each in (*self.others, *self.other_items))
 
 
 _MAX_ALTERNATIVES = 100
 """Of one property, that are looked at. Beyond them, it may be anything."""
 
-_TELLING = ("type", "format", "contentEncoding", "contentMediaType", "items")
+_SAID = frozenset({"type", "format", "enum", "const", "pattern", "minimum", "maximum", "minLength", "maxLength"})
+"""Keywords that are kept of what may be a file, too."""
+
+_TELLING = _SAID | {"contentEncoding", "contentMediaType", "items"}
 """Keywords that tell a file."""
 
 
@@ -251,17 +385,8 @@ def _list(schema: Json, key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _with_file(schema: Any, possible: _Possible) -> Json:
-    """The schema of a property that may be a file, or an array with files."""
-    if possible.is_mixed:
-        # What else it may be is as the document has it: a text is a text there, and a file has its own form.
-        files = [_FILE_OBJECT, {"type": "array", "items": {"anyOf": [_FILE_OBJECT, {"type": _SIMPLE}]}}]
-        return {"anyOf": [*files[: 1 + possible.files], schema]}
-    forms: list[Json] = list(_FILE["anyOf"]) if possible.file else []
-    forms += [{"type": "array", "items": _FILE}] if possible.files else []
-    forms += [{"type": "null"}] if possible.null else []
-    out = forms[0] if len(forms) == 1 else {"anyOf": forms}
-    return out | ({"description": schema["description"]} if "description" in schema else {})
+def _one_of_them(schemas: list[Json]) -> Json:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 _FILE_OBJECT: dict[str, Any] = {
@@ -277,8 +402,6 @@ _FILE_OBJECT: dict[str, Any] = {
 
 _FILE: dict[str, Any] = {"anyOf": [{"type": "string", "contentEncoding": "base64"}, _FILE_OBJECT]}
 
-_SIMPLE = ["string", "number", "boolean"]
-
 _WHOLE: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
     "binary": {"type": "string", "contentEncoding": "base64", "description": "Base64."},
@@ -291,7 +414,14 @@ def _is_file(schema: Json, media: str) -> bool:
         return False
     if schema.get("format") == "binary" or schema.get("contentEncoding") == "base64":
         return True
+    if "format" in schema or not _OF_A_TEXT.isdisjoint(schema):
+        return False
     own = schema.get("contentMediaType")
-    if isinstance(own, str):
-        return _body_kind(own) == "binary"
-    return bool(media) and "items" not in schema and _body_kind(media) == "binary"
+    if not isinstance(own, str):
+        own = media if "items" not in schema else ""
+    # Of `*/*`, a text is one too.
+    return bool(own) and own not in {"*/*", "application/*"} and _body_kind(own) == "binary"
+
+
+_OF_A_TEXT = frozenset({"enum", "const", "pattern"})
+"""Keywords that only a text has. A file's `format` is looked at before."""

@@ -46,9 +46,11 @@ class FieldPlan:
         explode: Likewise.
         media_type: The type of a part of a multipart body, or None.
         is_file: Whether the argument is a file in base64.
-        may_be_text: Whether only an object is a file, since it may be something else.
+        may_be_text: Whether no text is a file, since it may be another text.
+        may_be_object: Whether an object is a file only if it looks like one, since it may be another object.
         is_array: Whether the property may be an array, each item of which is a part by itself.
         as_json: Whether it is written as JSON, a text too.
+        may_be_json_text: Whether a text that is JSON already stays as it is.
     """
 
     style: Style = "form"
@@ -56,8 +58,10 @@ class FieldPlan:
     media_type: str | None = None
     is_file: bool = False
     may_be_text: bool = False
+    may_be_object: bool = False
     is_array: bool = False
     as_json: bool = False
+    may_be_json_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,9 @@ MAX_TARGET_CHARS = 32 << 10
 MAX_FILENAME_CHARS = 255
 """Characters of the name of a file that is sent. Most file systems take no longer ones."""
 
+_MAX_DEPTH = 50
+"""Levels of an object or array that is written as `name[a][b]`. Servers read 5 to 64."""
+
 _DECODINGS = 3
 """How often a path's value is decoded to see what it could lead to: proxies and servers each may."""
 
@@ -206,7 +209,30 @@ def _text(name: str, value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        raise ValueError("the arguments are nested too deeply") from None
+
+
+def _field_json(value: Any, field_plan: FieldPlan) -> str:
+    """A field of a form as JSON."""
+    if field_plan.may_be_json_text and isinstance(value, str) and _is_json_text(value):
+        return value
+    return _json(value)
+
+
+def _is_json_text(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_json(text: str) -> None:
+    """What Python's own reader takes for JSON, such as NaN."""
+    raise ValueError(text)
 
 
 def _is_encodable(value: str) -> bool:
@@ -344,7 +370,7 @@ def _in_query(name: str, items: Iterable[str], style: Style) -> str:
 
 
 def _deep(
-    name: str, value: Mapping[str, Any] | list[Any], others: frozenset[str], *, numbered: bool
+    name: str, value: Mapping[str, Any] | list[Any], others: frozenset[str], *, numbered: bool, depth: int = 1
 ) -> Iterator[tuple[str, str]]:
     """`filter[a][b]=c`: nested values as what most servers take them for; OpenAPI leaves them open.
 
@@ -353,7 +379,13 @@ def _deep(
         value: An object or an array.
         others: The places of other parameters.
         numbered: Whether the items of an array have their numbers (`items[0]=c`), whatever they are.
+        depth: Its level.
+
+    Raises:
+        ValueError: It is nested too deeply, or a member has another parameter's place.
     """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{name.partition('[')[0]}: has more than {_MAX_DEPTH} levels")
     if isinstance(value, list) and not numbered and not _is_nested(value):
         yield from ((name, _text(name, item)) for item in value)
         return
@@ -362,7 +394,7 @@ def _deep(
         key = f"{name}[{_member(name, str(each))}]"
         _check_member(name, key, others)
         if isinstance(inner, (dict, list)):
-            yield from _deep(key, inner, others, numbered=numbered)
+            yield from _deep(key, inner, others, numbered=numbered, depth=depth + 1)
         elif inner is not None:
             yield key, _text(name, inner)
 
@@ -452,7 +484,7 @@ def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
         field_plan = plan.fields.get(name, plan.other_fields)
         if field_plan.as_json or (field_plan.style != "deepObject" and _is_nested(each)):
             # What a form has no way to write, as JSON (section 4.8.14.4).
-            parts.append(f"{_encoded(name)}={_encoded(_json(each))}")
+            parts.append(f"{_encoded(name)}={_encoded(_field_json(each, field_plan))}")
         else:
             parts += _query(name, each, field_plan.style, field_plan, taken)
     return "&".join(parts)
@@ -484,13 +516,23 @@ def _multipart(plan: BodyPlan, value: Mapping[str, Any]) -> tuple[bytes, str]:
 
 
 def _part(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
-    if field_plan.is_file and (isinstance(value, dict) or not field_plan.may_be_text):
+    if _is_file(value, field_plan):
         return _file(name, value, field_plan)
     # What else a file's field may be has none of the types that its files have.
     media = None if field_plan.is_file else field_plan.media_type
     if isinstance(value, str) and not field_plan.as_json:
         return None, value.encode(), media
-    return None, _json(value).encode(), media or ("application/json" if isinstance(value, (dict, list)) else None)
+    kind = media or ("application/json" if isinstance(value, (dict, list)) else None)
+    return None, _field_json(value, field_plan).encode(), kind
+
+
+def _is_file(value: Any, field_plan: FieldPlan) -> bool:
+    """Whether a value of a field that may be a file is one."""
+    if not field_plan.is_file:
+        return False
+    if isinstance(value, dict) and field_plan.may_be_object:
+        return value.keys() <= {"data", "filename", "mime_type"} and isinstance(value.get("data"), str)
+    return isinstance(value, dict) or (isinstance(value, str) and not field_plan.may_be_text)
 
 
 def _file(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:

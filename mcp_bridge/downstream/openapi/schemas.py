@@ -249,11 +249,11 @@ class SchemaSet:
         shape.required += [name for name in required if isinstance(name, str) and name not in shape.required]
         return True
 
-    def form_shape(self, node: Node) -> FormShape:
-        """What the fields of a form may be: of all its parts and alternatives.
+    def form_shape(self, node: Node) -> FormShape | None:
+        """What the fields of a form may be: of all its parts and alternatives. None if it is no object.
 
         Raises:
-            DocumentError: A reference leads nowhere; or it is no object, which no form can have.
+            DocumentError: A reference leads nowhere.
         """
         shape = FormShape()
         waiting = deque([(node, True)])
@@ -265,12 +265,14 @@ class SchemaSet:
             schema = here.value if isinstance(here.value, dict) else {}
             kinds = schema.get("type", "object")
             if number == 0 and "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-                raise DocumentError("has a form that is no object")
+                return None
             self._add_fields(shape, schema, here.uri, is_certain=is_certain)
             for key in ("allOf", "anyOf", "oneOf", "then", "else"):
                 parts = schema.get(key, [])
                 certain = is_certain and key == "allOf"
                 waiting += [(Node(part, here.uri), certain) for part in (parts if isinstance(parts, list) else [parts])]
+        # The properties may be those of a later part.
+        shape.required = [name for name in dict.fromkeys(shape.required) if name in shape.properties]
         return shape
 
     def _add_fields(self, shape: FormShape, schema: Json, uri: str, *, is_certain: bool) -> None:
@@ -281,6 +283,6 @@ class SchemaSet:
             if node not in known and not self._is_hidden(node):
                 shape.properties[str(name)] = [*known, node]
         if is_certain and isinstance(required, list):
-            shape.required += [name for name in required if name in shape.properties and name not in shape.required]
+            shape.required += [name for name in required if isinstance(name, str)]
         if isinstance(others := schema.get("additionalProperties"), dict) and others:
             shape.others = shape.others or Node(others, uri)
