@@ -610,11 +610,14 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
     assert (sent, told) == (["first", "second", 1], ["first", "second"])
 
 
-CONTROLLING = TALKING + '''
+CONTROLLING = (
+    TALKING
+    + """
 import sys
 print("\\x1b]52;c;cm0=\\x07\\tone\\x9b2J")
 print("\\x1b[2Jtwo", file=sys.stderr)
-'''
+"""
+)
 
 
 def test_a_script_that_goes_on_at_a_command_doesnt_control_the_terminal(desk):
