@@ -1155,7 +1155,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
         "too_few_descriptors": Description(
             "The process may not have as many files open as a sandbox, or `http.max_connections`, needs.",
-            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
+            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.",
+            _CLIENT | _COMMAND, exit_status=4),
         "too_many_clients": Description(
             "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow, "
             "and nobody who has more has one to spare.",

@@ -61,11 +61,15 @@ def extra_hint(extra: str) -> str:
             requirement, _, marker = line.partition(";")
             if marker.replace('"', "'").strip() == f"extra == '{extra}'":
                 wanted.append(shlex.quote(requirement.strip()))
+    install = f"Install mcp-code-bridge[{extra}]"
+    if not wanted:
+        # What runs is no installed package, or says nothing of this extra.
+        return f"{install}."
     python = shlex.quote(sys.executable)
     # What `uv tool` and `uvx` have installed is without pip.
     has_pip = importlib.util.find_spec("pip") is not None
     command = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
-    return f"Install mcp-code-bridge[{extra}], or add to what is installed: {command} {' '.join(wanted)}"
+    return f"{install}, or add to what is installed: {command} {' '.join(wanted)}"
 
 
 class BridgeError(Exception):

@@ -43,11 +43,12 @@ def has_no_record_locks(directory: Path) -> bool:
 
     Of a file of its own: to close one takes away the locks that another part of this process has on it.
     """
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
+    with suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
+        try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in WITHOUT_LOCKS
+        except OSError as error:
+            return error.errno in WITHOUT_LOCKS
+    # The file couldn't be made, which says nothing of locks.
     return False
 
 

@@ -40,7 +40,7 @@ from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
-from mcp_bridge.toml_files.refused_values import said
+from mcp_bridge.toml_files.refused_values import said_of_all
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
@@ -607,13 +607,21 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
 
 
 def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[str, str]) -> BridgeError:
-    first = exc.errors(include_url=False, include_context=False)[0]
+    first, *others = exc.errors(include_url=False, include_context=False)
     key = str(first["loc"][0]) if first["loc"] else ""
     # For a table, its key.
-    path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
+    depth = 2 if key in NESTED else 1
+    path = tuple(str(part) for part in first["loc"][:depth])
+    # Of a value that may be of several kinds, each has its error, whose place ends with the kind.
+    of_kinds = [
+        other
+        for other in others
+        if first["loc"] != other["loc"][:depth] == first["loc"][:depth]
+        and all(len(error["loc"]) > depth and isinstance(error["loc"][depth], str) for error in (first, other))
+    ]
     # Messages of our own validators are complete sentences.
     unknown = first["type"] == "extra_forbidden"
-    wrong = "there is no such setting" if unknown else said(first)
+    wrong = "there is no such setting" if unknown else said_of_all([first, *of_kinds])
     message = f"{'.'.join(path)}: {wrong}" if key else wrong
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         variable = ENV_PREFIX + short

@@ -21,6 +21,8 @@ export PYTHON="${PYTHON:-}"
 
 # Hundreds of processes import the same modules here: each module is compiled once, whatever the machine's habit is.
 unset PYTHONDONTWRITEBYTECODE
+# A user's commands buffer what they print, and so do the tests' commands.
+unset PYTHONUNBUFFERED
 
 # A Python that uv fetched for itself would come from no package registry.
 export UV_PYTHON_DOWNLOADS=never

@@ -10,6 +10,7 @@ from mcp_bridge.escaping import escape_controls
 
 if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
+    from mcp_bridge.executions.record import ExecutionRecord
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
@@ -21,6 +22,13 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
 
     described = DESCRIPTIONS.get(error.code)
     return (described and described.exit_status) or other
+
+
+def of_run(record: ExecutionRecord) -> int:
+    """The exit status of a command that has run a script: the script's, if one was run."""
+    if record.error is not None and record.error["code"] == "sandbox_start_timeout":
+        return NO_SANDBOX
+    return record.exit_code
 
 
 def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:

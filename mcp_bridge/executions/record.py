@@ -235,4 +235,6 @@ class ExecutionRecord:
     def from_json(cls, stored: dict[str, Any]) -> Self:
         """The record of a JSON object that `to_json` made; its `to_json` is the same."""
         known = {name: stored[name] for row in fields(cls) if (name := row.name) in stored}
+        # Earlier versions kept what never ran, or was cancelled, without an exit code.
+        known.setdefault("exit_code", 1 if known.get("status") in {"refused", "cancelled"} else 0)
         return cls(**known | {name: stored.get(name, "").encode() for name in ("stdout", "stderr")})

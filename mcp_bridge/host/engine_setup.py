@@ -92,7 +92,8 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `prepare`.
     """
-    require_writable(state_directory(settings.state_dir, durable=True))
+    # Where it is read-only, the images in it can be looked at.
+    state_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 

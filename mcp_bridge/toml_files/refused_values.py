@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _ARRAYS = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type"})
 
@@ -60,6 +60,18 @@ def said(error: Mapping[str, object]) -> str:
         message = "must be an array of tables"
     is_entry = isinstance(place, tuple) and place and isinstance(place[-1], int)
     return f"each of its entries {message}" if is_entry and message.startswith("must be ") else message
+
+
+def said_of_all(errors: Iterable[Mapping[str, object]]) -> str:
+    """What is wrong with one value, to follow its key and a colon, where the value may be of several kinds.
+
+    Args:
+        errors: Each kind's, as `said` takes them; one at least.
+    """
+    # Of each kind once, in order: entries of an array are refused one by one.
+    first, *others = dict.fromkeys(map(said, errors))
+    meant = [other.removeprefix("must be ").removeprefix("a size is ") for other in others]
+    return " or ".join([first, *meant])
 
 
 def example(error: Mapping[str, object]) -> str | None:

@@ -730,9 +730,18 @@ def test_a_small_limit_on_open_files_is_named(desk):
     assert "ulimit -n" in few["hint"]
 
 
+UNLIMITED = resource.RLIM_INFINITY
+
+
 @pytest.mark.parametrize(
     ("limits", "raised"),
-    [((64, 4096), (1024, 4096)), ((64, 256), (256, 256)), ((64, -1), (1024, -1)), ((1024, 4096), None)],
+    [
+        ((64, 4096), (1024, 4096)),
+        ((64, 256), (256, 256)),
+        ((64, UNLIMITED), (1024, UNLIMITED)),
+        ((1024, 4096), None),
+        ((UNLIMITED, UNLIMITED), None),
+    ],
 )
 def test_a_small_soft_limit_on_open_files_is_raised(monkeypatch, limits, raised):
     made = []

@@ -4,25 +4,34 @@
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import pty
 import random
 import signal
 import subprocess
+import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 from bridge_fixtures import COMMAND
+from cli_fixtures import run_here
 from crash_fixtures import LONG
 from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
+from mcp_bridge.cli import argument_decoding
+from mcp_bridge.cli.commands import events, gone_on
 from mcp_bridge.cli.terminal_prompts import login_name
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.executions.waits import event_sending
 from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -74,7 +83,7 @@ class Desk(Hosts):
 
         return asyncio.run(listed())
 
-    def command(self, *words):
+    def command(self, *words, **options):
         """The command line's, in a process of its own."""
         config = self.state.parent / "mcp-bridge.toml"
         tests = Path(__file__).parents[1] / "support"
@@ -87,10 +96,31 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 """
         )
         env = {**os.environ, "LOG": str(self.log), "DIE": ""}
-        done = subprocess.run(
-            [COMMAND, "--config", config, *words], capture_output=True, text=True, check=False, env=env, timeout=120
-        )
+        env.pop("PYTHONUNBUFFERED", None)
+        options = options or {"capture_output": True, "text": True}
+        done = subprocess.run([COMMAND, "--config", config, *words], check=False, env=env, timeout=120, **options)
         return done.returncode, done.stdout, done.stderr
+
+    def at_a_terminal(self, *words):
+        """The same with its output on a terminal; the command reads nothing."""
+        ours, theirs = pty.openpty()
+        shown = []
+
+        def read():
+            # The other end hangs up.
+            with contextlib.suppress(OSError):
+                while piece := os.read(ours, 4096):
+                    shown.append(piece)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            code = self.command(*words, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)[0]
+        finally:
+            os.close(theirs)
+            reader.join()
+            os.close(ours)
+        return code, b"".join(shown).decode().replace("\r\n", "\n")
 
     def in_viewer(self, execution, effect, *, approved):
         """By the trace viewer's page: it lists the question whole, and takes the decision."""
@@ -237,6 +267,7 @@ def test_a_run_without_a_key_is_told_once_by_its_code_and_always_by_the_key_that
 def test_a_persons_word_holds_for_what_they_were_shown_and_for_nothing_else(desk):
     code = """
 import os
+import pty
 await local.once(text="a")
 await local.careful(text=os.urandom(4).hex())
 """
@@ -531,8 +562,78 @@ def test_a_script_that_fails_when_it_goes_on_says_where_and_its_exit_status_is_i
     desk.decide(left, 1)
     status, printed, _ = desk.command("execution", "resume", left, "--json")
     record = json.loads(printed)
-    assert (status, record["status"], record["exit_code"]) == (7, "exit", 7)
-    assert (record["trace_id"], record["stdout"]) == (left, "before\ncareful:b\nafter\n")
+    run = record["run"]
+    assert (status, record["status"], run["status"], run["exit_code"]) == (7, "exit", "exit", 7)
+    assert (record["trace_id"], run["execution"], run["stdout"]) == (left, left, "before\ncareful:b\nafter\n")
+    assert record["error"] == run["error"]["message"]
+
+
+def test_an_event_that_is_sent_to_a_script_that_cant_go_on_yet_is_no_failure(desk):
+    execution = desk.run(TALKING)["execution"]
+    code, printed, errors = desk.command("event", "send", "e", "--execution", execution, "--resume")
+    assert (code, printed) == (0, f"sent to {execution[:6]}, which is suspended\n"), errors
+
+
+def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_cant_be_read(monkeypatch, tmp_path):
+    sent = []
+
+    class Owner:
+        async def send_event(self, ident, *_, **__):
+            sent.append(ident)
+            return {"trace_id": ident, "program": "p", "status": "success", "output": ident, "steps": [], "waiting": []}
+
+    async def awaiting(*_):
+        return [SimpleNamespace(id="first"), SimpleNamespace(id="second")]
+
+    async def stored(_, ident):
+        return SimpleNamespace(id=ident)
+
+    async def unreadable(_, record, before):
+        if before.id == "first":
+            raise BridgeError("not_recorded", "no")
+        # What was printed by then: each is told as it ends.
+        sent.append(len(told))
+        return gone_on.GoneOn(record, before.id)
+
+    told = []
+    fake = SimpleNamespace(
+        programs=SimpleNamespace(store=None), lifecycle=SimpleNamespace(recorder=None), for_owner=lambda _: Owner()
+    )
+    monkeypatch.setattr(events, "run_with_bridge", lambda _, work: asyncio.run(work(fake)))
+    monkeypatch.setattr(events, "_print_sent", lambda one, _: told.append(one.ident))
+    monkeypatch.setattr(event_sending, "executions_awaiting", awaiting)
+    monkeypatch.setattr(argument_decoding, "execution", stored)
+    monkeypatch.setattr(gone_on, "gone_on", unreadable)
+    config = tmp_path / "mcp-bridge.toml"
+    config.write_text(f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
+    assert run_here(config, "event", "send", "e").code == 0
+    assert (sent, told) == (["first", "second", 1], ["first", "second"])
+
+
+CONTROLLING = (
+    TALKING
+    + """
+import sys
+print("\\x1b]52;c;cm0=\\x07\\tone\\x9b2J")
+print("\\x1b[2Jtwo", file=sys.stderr)
+"""
+)
+
+
+def test_a_script_that_goes_on_at_a_command_doesnt_control_the_terminal(desk):
+    execution = desk.run(CONTROLLING)["execution"]
+    code, shown = desk.at_a_terminal("approvals", "approve", f"{execution[:6]}.1", "--resume")
+    assert code == 0, shown
+    assert "\nbefore\ncareful:b\nafter\n\\x1b]52;c;cm0=\\x07" in shown
+    assert "one\\x9b2J\n" in shown
+    assert "\\x1b[2Jtwo\n" in shown
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+    # A pipe gets what was printed.
+    second = desk.run(CONTROLLING, key="piped")["execution"]
+    desk.decide(second, 1)
+    _, printed, errors = desk.command("execution", "resume", second)
+    assert "\x1b]52;c;cm0=\x07\tone\x9b2J\n" in printed
+    assert "\x1b[2Jtwo\n" in errors
 
 
 def test_what_waits_is_erased_by_no_age_and_what_nobody_was_told_of_is_run_anew_when_it_is_gone(desk):

@@ -529,6 +529,27 @@ async def test_a_stream_without_changes_gives_signs_of_life(database, monkeypatc
             assert await anext(events) == told
 
 
+async def test_a_change_while_something_is_sent_is_not_lost(database, monkeypatch):
+    monkeypatch.setattr(change_notifications, "BEAT_SECONDS", 0.001)
+    live = Live(database)
+    await live.look()
+
+    async def change(number):
+        SqliteRecorder(database).post(Entry("intent", f"x{number}"))
+        await database.flush()
+        await live.look()
+
+    async with aclosing(live.events()) as events:
+        assert "data: open" in await anext(events)
+        # The stream is where it has sent something, and nothing waits for a change.
+        await change(1)
+        assert await anext(events) == "data: changed\n\n"
+        assert await anext(events) == ": beat\n\n"
+        await change(2)
+        assert await anext(events) == "data: changed\n\n"
+        assert await anext(events) == ": beat\n\n"
+
+
 async def test_pages_under_a_path_find_their_files_there(database):
     app = build_for_principals(Live(database), lambda _: Viewer(Principal("a"), "a"))
     transport = httpx2.ASGITransport(app=app, root_path="/ui")

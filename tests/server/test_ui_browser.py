@@ -660,12 +660,22 @@ def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
 def test_a_viewer_whose_server_has_fallen_silent_says_so_and_is_live_again_when_it_speaks(chromium, stores):
     with viewing(stores()) as viewer, watching(chromium, viewer) as watched:
         page = watched.page
-        page.clock.install()
+        # The page's time is the test's alone.
+        page.clock.install(time=0)
+        page.clock.pause_at(1_000)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url) if "/api/events" in request.url else None)
         page.goto(viewer.url)
         expect(page.locator("#live")).to_have_text("Live")
-        # Longer than between two signs of life: it stays live.
+        page.evaluate(
+            "window.said = []; new MutationObserver(() => said.push(document.querySelector('#live').textContent))"
+            ".observe(document.querySelector('#live'), { childList: true, characterData: true, subtree: true })"
+        )
+        # Longer than between two signs of life: it stays live, on the same connection.
         page.clock.fast_forward(15_000)
         expect(page.locator("#live")).to_have_text("Live")
+        assert len(asked) == 1
+        assert not any("Not connected" in said for said in page.evaluate("said"))
         viewer.process.send_signal(signal.SIGSTOP)
         try:
             page.clock.fast_forward(17_000)

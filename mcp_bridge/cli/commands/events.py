@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from mcp_bridge.cli.commands.gone_on import GoneOn
@@ -77,32 +78,35 @@ def send(
                 ids = [(await argument_decoding.execution(store, execution)).id]
             records = []
             for ident in ids:
-                stored = await argument_decoding.execution(store, ident)
+                record: Mapping[str, Any] | None = None
                 try:
+                    stored = await argument_decoding.execution(store, ident)
                     record = await bridge.for_owner(stored).send_event(
                         ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
                     )
+                    one = await gone_on(bridge, record, stored)
                 except BridgeError as exc:
                     if execution is not None:
                         raise
-                    # The others get it all the same.
-                    record = {"trace_id": ident, "status": NOT_SENT, "error": exc.message, "code": exc.code}
-                    records.append(GoneOn(record, await argument_decoding.short_id(store, ident), None))
-                else:
-                    records.append(await gone_on(bridge, record, stored))
+                    # The others get it all the same. It may have been sent, and what came of it can't be read.
+                    failed = {"trace_id": ident, "status": NOT_SENT, "error": exc.message, "code": exc.code}
+                    one = GoneOn(failed if record is None else dict(record), ident)
+                records.append(one)
+                if not as_json:
+                    # Before the next goes on, which may take long, or ask something.
+                    _print_sent(one, named)
             return records
 
         configuration = configuration_loading.configure(named)
         records = run_with_bridge(configuration, sent)
         if as_json:
             print_json({"executions": [one.to_json() for one in records]})
-        else:
-            for one in records:
-                _print_sent(one, named)
         if any(one.record["status"] == NOT_SENT for one in records):
             return exit_statuses.FAILED
-        # Without --resume the command has done all that it was to do.
-        return next((status for one in records if (status := one.exit_status)), 0) if and_resume else exit_statuses.OK
+        if not and_resume:
+            # The command has done all that it was to do.
+            return exit_statuses.OK
+        return next((status for one in records if not one.is_where_it_was and (status := one.exit_status)), 0)
 
     finish(work, as_json=as_json)
 

@@ -24,27 +24,24 @@ class GoneOn(NamedTuple):
         record: Its record, as `trace_record.to_record`.
         ident: Its id, as it is displayed.
         run: Of a script that has gone on, to its end or to where it waits again: the record of its run. Else None.
+        is_where_it_was: Whether it is a script that was only told something, and can't go on yet.
     """
 
     record: dict[str, Any]
     ident: str
-    run: ExecutionRecord | None
+    run: ExecutionRecord | None = None
+    is_where_it_was: bool = False
 
     @property
     def exit_status(self) -> int:
-        """The exit status: of a script that has ended, as of `mcp-bridge run`."""
-        status = showing.status_of(self.record)
-        # A script that was refused has no exit code of its own.
-        return self.run.exit_code or status if self.run and status != exit_statuses.SUSPENDED else status
+        """The exit status: of a script that has gone on, as of `mcp-bridge run`."""
+        return showing.status_of(self.record) if self.run is None else exit_statuses.of_run(self.run)
 
     def to_json(self) -> dict[str, Any]:
-        """Its record; of a script with what `run --json` has besides, and all of its output."""
+        """Its record; of a script that has gone on, `run` is what `mcp-bridge run --json` prints."""
         if self.run is None:
             return self.record
-        run = self.run.to_json()
-        # Under other names in the record.
-        more = {name: run[name] for name in run if name not in {"execution", "value"}}
-        return more | self.record | {name: run[name] for name in ("stdout", "stderr")}
+        return self.record | {"run": self.run.to_json() | {"exit_code": self.exit_status}}
 
     def print(self, named: Path | None) -> None:
         """Print it: the output on standard output, everything else on standard error.
@@ -55,7 +52,7 @@ class GoneOn(NamedTuple):
         if self.run is None:
             showing.outcome(self.record, self.ident, named)
             return
-        print_run(self.run, Terminal())
+        print_run(self.run, Terminal(), is_others=True)
         # Its output and its error are there.
         showing.outcome(self.record | {"output": None, "error": None}, self.ident, named)
 
@@ -71,14 +68,12 @@ async def gone_on(bridge: Bridge, record: Mapping[str, Any], before: StoredExecu
     """
     store = bridge.programs.store
     stored = await argument_decoding.execution(store, before.id)
-    run = None
-    if (
-        stored.kind == "script"
-        and record["status"] not in {"running", "interrupted"}
-        and stored.record != before.record
-    ):
-        run = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
-    return GoneOn(dict(record), await argument_decoding.short_id(store, stored.id), run)
+    run, is_where_it_was = None, False
+    if stored.kind == "script" and record["status"] not in {"running", "interrupted"}:
+        is_where_it_was = stored.record == before.record
+        if stored.record is not None and not is_where_it_was:
+            run = ExecutionRecord.from_json({"execution": stored.id, **stored.record})
+    return GoneOn(dict(record), await argument_decoding.short_id(store, stored.id), run, is_where_it_was)
 
 
 def print_gone_on(ended: GoneOn, named: Path | None, *, as_json: bool) -> int:

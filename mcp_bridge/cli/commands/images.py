@@ -14,6 +14,7 @@ from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,6 +46,7 @@ def build(
 
     async def work(choice: RuntimeChoice, configuration: configuration_loading.Configuration) -> ImageInfo:
         settings = configuration.settings
+        require_writable(settings.state_dir)
         request = image.ImageRequest(
             profile or settings.profile, tuple(with_ or settings.packages), "javascript" in settings.languages
         )

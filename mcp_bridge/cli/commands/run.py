@@ -177,9 +177,7 @@ def run(
         return 130
     if record is None:
         return 128 + signal.SIGTERM
-    if record.error is not None and record.error["code"] == "sandbox_start_timeout":
-        # The refusal isn't a script's status: no script ran.
-        record.exit_code = exit_statuses.NO_SANDBOX
+    record.exit_code = exit_statuses.of_run(record)
     if record.limits_not_enforced:
         logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
     if as_json:
@@ -249,11 +247,20 @@ def _print_json(record: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_run(record: ExecutionRecord, terminal: Terminal) -> None:
+def print_run(record: ExecutionRecord, terminal: Terminal, *, is_others: bool = False) -> None:
     """Print the script's output unchanged and its displays; errors, and displays that can't be printed, go to stderr.
 
     Output that the terminal has already displayed is left out.
+
+    Args:
+        record: The record.
+        terminal: What has displayed a part of the output.
+        is_others: Whether somebody else may have written the script, such as an agent. Then its output is escaped on a
+            terminal, which it would control; a pipe or a file gets it unchanged.
     """
+    # What follows is written past their buffers.
+    for text_stream in (sys.stdout, sys.stderr):
+        text_stream.flush()
     out, err = [], []
     for shown in displays.checked(record.displays):
         match shown:
@@ -278,6 +285,11 @@ def print_run(record: ExecutionRecord, terminal: Terminal) -> None:
         err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
     printed_out, printed_err = terminal.rest("stdout", record.stdout), terminal.rest("stderr", record.stderr)
-    for stream, printed, texts in ((sys.stdout.buffer, printed_out, out), (sys.stderr.buffer, printed_err, err)):
-        stream.write(printed + "".join(escaping.escape_controls(text) + "\n" for text in texts).encode())
-        stream.flush()
+    for stream, printed, texts in ((sys.stdout, printed_out, out), (sys.stderr, printed_err, err)):
+        own = "".join(escaping.escape_controls(text) + "\n" for text in texts).encode()
+        stream.buffer.write((_escaped(printed) if is_others and stream.isatty() else printed) + own)
+        stream.buffer.flush()
+
+
+def _escaped(printed: bytes) -> bytes:
+    return escaping.escape_controls(printed.decode("utf-8", "backslashreplace")).encode()

@@ -885,11 +885,12 @@ def _stored_record(stored: StoredExecution) -> ExecutionRecord:
 
 
 def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
+    ended = {"execution": execution, "exit_code": 1}
     if isinstance(exc, BridgeError):
-        return {"execution": execution, "status": "refused", "error": exc.record()}
+        return ended | {"status": "refused", "error": exc.record()}
     if isinstance(exc, Exception):
-        return {"execution": execution, "status": "refused", "error": {"code": "internal_error", "message": ""}}
-    return {"execution": execution, "status": "cancelled"}
+        return ended | {"status": "refused", "error": {"code": "internal_error", "message": ""}}
+    return ended | {"status": "cancelled"}
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:

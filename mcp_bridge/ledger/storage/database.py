@@ -143,7 +143,7 @@ class Database:
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
         self._is_told = False
-        """Whether a caller was told of the failure."""
+        """Whether a caller was told that the clock went back."""
         self._identity = (0, 0)
         """The file's device and inode, once it is open."""
         self.quota = quota or Quota()
@@ -208,8 +208,11 @@ class Database:
         try:
             await self.flush()
         except BridgeError as failure:
-            # Where the clock went back, nothing was begun, and whoever wanted to begin something was told so.
-            if failure.code != "clock_went_back" or not is_told:
+            if is_told:
+                # Whoever wanted to begin something has the reason; entries of others may have waited with theirs.
+                lost = self._count_posted - self._count_written
+                logger.warning("the last entries were not recorded (%d): %s", lost, failure.code)
+            else:
                 log_failure(logger, failure, "the last entries were not recorded")
         # Later callers would wait for threads that have ended.
         self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
@@ -382,7 +385,7 @@ class Database:
             # Its own result: a later write may fail.
             failure = await self._want()
         if failure is not None:
-            self._is_told = True
+            self._is_told = self._is_told or failure.code == "clock_went_back"
             raise failure
 
     async def write(
@@ -434,7 +437,7 @@ class Database:
 
         async def changed() -> int:
             if failure is not None:
-                self._is_told = True
+                self._is_told = self._is_told or failure.code == "clock_went_back"
                 raise failure
             # A later write may fail when this one is on the disk.
             if self._count_written < last:

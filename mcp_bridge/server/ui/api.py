@@ -252,7 +252,9 @@ class Api:
         """A stream of change notifications."""
         if self._live.is_full:
             raise BridgeError("too_many_viewers", "Too many viewers are open.")
-        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+        # nginx would collect the stream before it passes anything on.
+        headers = {"X-Accel-Buffering": "no"}
+        return StreamingResponse(self._live.events(), media_type="text/event-stream", headers=headers)
 
 
 _DECISION = {"approved", "comment"}

@@ -80,14 +80,17 @@ class Live:
         After the event `open` no change is missed: data fetched before it must be fetched again.
         """
         self._viewers += 1
+        # Taken before anything is sent: a change meanwhile sets it.
+        seen = self._changed
         try:
             yield "retry: 1000\n\ndata: open\n\n"
             tick = anyio.current_time() + TICK_SECONDS
             while not self._has_ended:
-                has_changed = False
                 with anyio.move_on_after(BEAT_SECONDS):
-                    await self._changed.wait()
-                    has_changed = True
+                    await seen.wait()
+                has_changed = seen.is_set()
+                if has_changed:
+                    seen = self._changed
                 if not has_changed and anyio.current_time() < tick:
                     # A comment, which is no event.
                     yield ": beat\n\n"

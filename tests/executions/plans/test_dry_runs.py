@@ -5,10 +5,13 @@ import pytest
 from dry_run_fixtures import ALLOWS, ASKS, TOOLS, Shop, decided, either, shop  # noqa: F401  (fixtures)
 from execution_fixtures import printed
 
+from mcp_bridge.cli import exit_statuses
+from mcp_bridge.cli.commands.gone_on import GoneOn
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
+from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
 from mcp_bridge.governance.principals import Principal
@@ -527,6 +530,15 @@ async def test_a_denied_plan_is_not_run(shop):
         await decided(bridge, approved=False)
         ran = await bridge.run(CODE)
         assert (ran.execution, ran.status, ran.error["code"]) == (dry.execution, "refused", "denied")
+        assert ran.exit_code == 1
+        stored = (await bridge.lifecycle.stored(ran.execution, "local")).record
+        assert ExecutionRecord.from_json(stored).exit_code == 1
+        # As earlier versions kept it.
+        assert ExecutionRecord.from_json({k: v for k, v in stored.items() if k != "exit_code"}).exit_code == 1
+        # A dry run that has come to its list, and what had no sandbox, end as `mcp-bridge run` ends.
+        assert GoneOn({"status": "suspended"}, "", dry).exit_status == dry.exit_code == 0
+        silent = ExecutionRecord("x", "timeout", 124, error={"code": "sandbox_start_timeout", "message": ""})
+        assert GoneOn({"status": "timeout"}, "", silent).exit_status == exit_statuses.NO_SANDBOX
         assert len(shop.calls) == 1
         # It is over: the same code is another run.
         assert (await bridge.run(CODE)).status == "suspended"

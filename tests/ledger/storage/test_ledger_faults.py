@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from crash_fixtures import ended, lines, tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import has_no_record_locks
+from mcp_bridge.host import engine_setup
 from mcp_bridge.ledger.admin.accepted_clock import accept_clock
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit.file_verification import verify_file
@@ -33,6 +36,7 @@ from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.storage_errors import unusable
+from mcp_bridge.settings import Settings
 
 PROGRAM = {"name": "three", "steps": [tool("once", "a"), tool("again", "b"), tool("once", "c", on_error="skip")]}
 
@@ -241,17 +245,23 @@ async def test_what_could_not_be_recorded_at_the_end_is_logged_by_a_sentence(sma
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_of_a_clock_that_went_back_whoever_begins_something_is_told_and_nobody_else(
+async def test_of_a_clock_that_went_back_whoever_begins_something_is_told_and_what_is_lost_is_logged_in_a_line(
     tmp_path, monkeypatch, caplog
 ):
     state = await made(tmp_path / "state")
     now = time.time_ns
     async with Database(state / FILE_NAME) as database:
         monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+        # Nobody waits for this one.
+        SqliteRecorder(database).post(Entry("intent", "y"))
         with pytest.raises(BridgeError) as caught:
             await SqliteRecorder(database).append(Entry("intent", "x"))
         assert caught.value.code == "clock_went_back"
-    assert not caplog.records
+    (line,) = caplog.records
+    assert (line.levelname, line.getMessage()) == (
+        "WARNING",
+        "the last entries were not recorded (2): clock_went_back",
+    )
 
 
 @linux
@@ -297,6 +307,27 @@ def test_a_file_system_without_locks_is_named_at_once(tmp_path, monkeypatch, wor
     monkeypatch.setattr(fcntl, "lockf", refused)
     ended = desk.says(*words, code=1, words=["file locks"])
     assert "Put the state directory on a local file system" in ended.err
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EACCES])
+def test_a_file_that_cant_be_made_says_nothing_of_locks(tmp_path, monkeypatch, error):
+    def refused(**_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert not has_no_record_locks(tmp_path)
+
+
+async def test_the_images_in_a_read_only_state_directory_can_be_looked_at(tmp_path, monkeypatch):
+    async def found(*_, **__):
+        return SimpleNamespace(choice="the engine")
+
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(engine_setup, "_probe", found)
+    settings = Settings(state_dir=tmp_path)
+    assert await engine_setup.choose_engine(settings) == "the engine"
+    with pytest.raises(BridgeError, match="read-only file system"):
+        await engine_setup.prepare(settings)
 
 
 def test_a_read_only_file_system_is_named_and_no_owner_is_blamed(tmp_path, monkeypatch):

@@ -74,6 +74,9 @@ export async function post(path, body) {
 // The server gives a sign of life every five seconds: without three of them nobody is there, however open it looks.
 const SILENCE_MS = 16_000;
 
+// A connection may take longer to begin, where the server is busy or a proxy is before it.
+const CONNECTING_MS = 60_000;
+
 // Call `look` when something has changed, and `tell` when that begins or stops to work. A page that nobody sees doesn't
 // listen: browsers keep few connections to one server.
 export function live(look, tell) {
@@ -87,15 +90,16 @@ export function live(look, tell) {
       ended = true;
       connection?.abort();
     };
-    function heard() {
+    function heard(most = SILENCE_MS) {
       clearTimeout(silence);
-      silence = setTimeout(() => connection.abort(), SILENCE_MS);
+      silence = setTimeout(() => connection.abort(), most);
     }
     while (!ended) {
       connection = new AbortController();
       try {
-        heard();
+        heard(CONNECTING_MS);
         const response = await answered("/api/events", { signal: connection.signal });
+        heard();
         tell(true);
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         for (let part = await reader.read(); !part.done; part = await reader.read()) {
