@@ -16,7 +16,7 @@ from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
-from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, ServerSpec
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.workspace.folder_content import (
     CLIENT_FILES,
@@ -759,6 +759,21 @@ def test_what_says_nothing_of_oauth_leaves_it_to_the_server(user, client, entry)
     put(user, client, REMOTE | entry)
     found = user.find(client)
     assert (found.servers["mine"].problem, found.servers["mine"].oauth, found.problems) == (None, None, [])
+    assert found.servers["mine"].unused is None
+
+
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("gemini", {"httpUrl": "http://10.0.0.2/mcp", "oauth": {"enabled": True, "scopes": ["a"]}}),
+        ("gemini", {"httpUrl": "https://e.com/m", "headers": {"authorization": "x"}, "oauth": {"scopes": ["a"]}}),
+        ("claude-code", {"type": "http", "url": "http://10.0.0.2/mcp", "oauth": {"scopes": "a b"}}),
+    ],
+)
+def test_settings_of_oauth_take_no_server_away_that_takes_no_login(user, client, entry):
+    put(user, client, entry)
+    spec = user.find(client).servers["mine"]
+    assert (spec.problem, spec.oauth) == (None, None)
 
 
 LEFT = [
@@ -778,13 +793,12 @@ LEFT = [
 def test_settings_of_oauth_that_cannot_be_used_are_told_and_the_server_is_there(user, client, entry, why):
     put(user, client, REMOTE | entry)
     found = user.find(client)
-    assert found.servers["mine"].problem is None
-    [problem] = found.problems
-    assert problem.message.startswith("of 'mine', not everything is used: ")
-    assert why in problem.message
-    assert SECRET not in problem.message
-    # None of its servers is missing.
-    assert found.missing == ()
+    spec = found.servers["mine"]
+    assert spec.problem is None
+    assert why in spec.unused
+    assert SECRET not in spec.unused
+    # The file can be read, and none of its servers is missing.
+    assert (found.problems, found.missing) == ([], ())
 
 
 @pytest.mark.parametrize(
@@ -792,7 +806,6 @@ def test_settings_of_oauth_that_cannot_be_used_are_told_and_the_server_is_there(
     [
         ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
         ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
-        ("claude-code", {"command": "x", "timeout": 0}, "timeout is not a number above 0"),
     ],
 )
 def test_a_server_that_would_be_another_one_with_the_bridge_is_not_started(user, client, entry, why):
@@ -803,3 +816,10 @@ def test_a_server_that_would_be_another_one_with_the_bridge_is_not_started(user,
 def test_claude_codes_time_out_of_a_server_holds(user):
     put(user, "claude-code", {"command": "x", "timeout": 120_000})
     assert user.find("claude-code").servers["mine"].call_timeout == 120
+
+
+@pytest.mark.parametrize("timeout", [60, 999.9, 0, -1, "60000", True, None, 10**400])
+def test_what_claude_code_takes_for_no_time_out_is_none(user, timeout):
+    put(user, "claude-code", {"command": "x", "timeout": timeout})
+    spec = user.find("claude-code").servers["mine"]
+    assert (spec.problem, spec.call_timeout) == (None, CALL_TIMEOUT)
