@@ -14,8 +14,8 @@ from mcp_bridge.cli.configuration_edits.installation_records import Installation
 from mcp_bridge.cli.configuration_edits.server_entries import (
     NotTransferableError,
     as_table,
-    not_carried_over,
     fixed_problem,
+    not_carried_over,
     refuse_bad_name,
 )
 from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere

@@ -188,8 +188,9 @@ def _claude_code(entry: Entry, context: EntryContext) -> Shape:
     del context
     value = entry.get("timeout")
     # It takes anything else, and less than a second (perhaps meant as seconds), for none.
-    is_heeded = isinstance(value, (int, float)) and _LEAST_CLAUDE_CODE <= value < _MOST_CLAUDE_CODE
-    return Shape(entry, call_timeout=value / 1000 if is_heeded else None)
+    if isinstance(value, (int, float)) and _LEAST_CLAUDE_CODE <= value < _MOST_CLAUDE_CODE:
+        return Shape(entry, call_timeout=value / 1000)
+    return Shape(entry)
 
 
 def _vscode(entry: Entry, context: EntryContext) -> Shape:

@@ -163,14 +163,14 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
 
 def _checked_remote(spec: ServerSpec) -> ServerSpec:
     """A remote server's entry, with its `problem` if it can't be used."""
+    if spec.oauth is not None and spec.scope not in OWN_SCOPES and _takes_no_login(spec):
+        # For its client these settings are for a login that may not be needed.
+        spec = replace(spec, oauth=None)
     problem = spec.problem
     if problem is None and spec.url is not None:
         problem = url_problem(spec.url)
         if problem is not None and spec.openapi is not None:
             problem = problem.replace("url", "base_url", 1)
-        if spec.oauth is not None and spec.scope not in OWN_SCOPES and _takes_no_login(spec, spec.url):
-            # Its client has the same settings where no login is needed.
-            spec = replace(spec, oauth=None)
         if problem is None and spec.oauth is not None and not may_carry_tokens(spec.url):
             problem = "oauth needs a url that begins with https://."
     if problem is None and spec.openapi is not None:
@@ -186,8 +186,9 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
     return spec if problem is None else replace(spec, problem=problem)
 
 
-def _takes_no_login(spec: ServerSpec, url: str) -> bool:
-    return not may_carry_tokens(url) or any(name.lower() == "authorization" for name in spec.headers)
+def _takes_no_login(spec: ServerSpec) -> bool:
+    has_own = any(name.lower() == "authorization" for name in spec.headers)
+    return has_own or (spec.url is not None and not may_carry_tokens(spec.url))
 
 
 def _document_problem(spec: ServerSpec, document: OpenApiDocument) -> str | None:
