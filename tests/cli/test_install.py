@@ -17,6 +17,7 @@ from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import install
 from mcp_bridge.cli.configuration_edits import file_edits
+from mcp_bridge.downstream.configuration import jsonc
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, PROGRAMS
@@ -1379,3 +1380,16 @@ def test_what_of_an_entry_is_not_used_is_told_at_its_server_and_not_of_its_file(
     assert said.count(why) == 1
     assert "registered for Cursor" not in said
     assert "bad_client_config" not in user.run("servers status").output
+
+
+def test_many_servers_return_in_one_edit(user, monkeypatch):
+    servers = {f"s{number}": {"command": "x"} for number in range(60)}
+    path = user.file("cursor", json.dumps({"mcpServers": servers}, indent=2))
+    user.done("install cursor --take-over --yes")
+    # Changed since, it isn't put back as a whole.
+    path.write_text(path.read_text() + "\n")
+    looks, plain = [], jsonc.plain
+    monkeypatch.setattr(jsonc, "plain", lambda text, **how: looks.append(1) or plain(text, **how))
+    user.done("install cursor --uninstall --yes")
+    assert user.servers("cursor") == servers
+    assert len(looks) < len(servers)

@@ -656,6 +656,44 @@ def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, 
     assert jsonc.loads(removed) == table | {outer: {name: item for name, item in inside.items() if name != key}}
 
 
+@given(TABLES, INDENTS, st.randoms(use_true_random=False), TEXTS, st.dictionaries(TEXTS, VALUES, min_size=1), st.data())
+def test_members_that_are_set_at_once_are_what_they_are_one_by_one(table, indent, rng, outer, values, data):
+    text = written(table, indent, rng)
+    inside = table.get(outer)
+    if isinstance(inside, dict) and inside:
+        values |= dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(inside)))), 1)
+    if inside is not None and not isinstance(inside, dict):
+        with pytest.raises(ValueError, match="no object"):
+            jsonc.insert_all(text, (outer,), values)
+        return
+    changed = jsonc.insert_all(text, (outer,), values)
+    assert jsonc.loads(changed) == table | {outer: (inside or {}) | values}
+    assert changed.count(COMMENT) == text.count(COMMENT) or any(
+        isinstance(v, dict | list) for v in (inside or {}).values()
+    )
+    inner = jsonc.insert_all(text, (), values)
+    assert jsonc.loads(inner) == table | values
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{\n  "s": {}\n}\n',
+        '{"s": {"a": 1}}',
+        '{"s": {"a": 1,}}',
+        '{\n\t"s": {\n\t\t"a": 1, // first\n\t},\n}\n',
+        '{\n  "s": {\n    "a": 1 // first\n  }\n}\n',
+    ],
+)
+def test_members_that_are_set_at_once_are_written_as_one_by_one(text):
+    values = {"b": {"x": [1]}, "a": 2, "c": "d"}
+    one_by_one = text
+    for key, value in values.items():
+        one_by_one = jsonc.insert(one_by_one, ("s", key), value)
+    assert jsonc.insert_all(text, ("s",), values) == one_by_one
+
+
 @given(TABLES, INDENTS, st.randoms(use_true_random=False), st.data())
 def test_members_that_are_removed_at_once_are_removed_and_nothing_else(table, indent, rng, data):
     text = written(table, indent, rng)
@@ -667,6 +705,8 @@ def test_members_that_are_removed_at_once_are_removed_and_nothing_else(table, in
 def test_a_key_that_is_there_twice_is_not_edited():
     with pytest.raises(ValueError, match="twice"):
         jsonc.insert('{"a": {}, "a": {}}', ("a", "b"), 1)
+    with pytest.raises(ValueError, match="'b' is there twice"):
+        jsonc.insert_all('{"a": {"b": 1, "c": 1, "b": 2}}', ("a",), {"b": 1, "d": 1})
     with pytest.raises(ValueError, match="'a' is there twice"):
         jsonc.remove('{"a": {}, "a": {}, "b": 1}', (), ["a", "b"])
     with pytest.raises(KeyError):
