@@ -858,7 +858,7 @@ def test_claude_codes_time_out_of_a_server_holds(user):
     assert user.find("claude-code").servers["mine"].call_timeout == 120
 
 
-@pytest.mark.parametrize("timeout", [60, 999.9, 0, -1, "60000", True, None, 10**400])
+@pytest.mark.parametrize("timeout", [60, 999.9, 0, -1, "60000", True, None, 10**400], ids=lambda it: repr(it)[:8])
 def test_what_claude_code_takes_for_no_time_out_is_none(user, timeout):
     put(user, "claude-code", {"command": "x", "timeout": timeout})
     spec = user.find("claude-code").servers["mine"]
