@@ -17,6 +17,7 @@ from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import install
 from mcp_bridge.cli.configuration_edits import file_edits
+from mcp_bridge.downstream.configuration import jsonc
 from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, PROGRAMS
@@ -714,9 +715,14 @@ def test_settings_of_oauth_move_along_and_return(user, client, entry, oauth):
         ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
         ("gemini", REMOTE | {"oauth": {"clientId": "id", "authorizationUrl": "https://e.com/a"}}, "authorizationUrl"),
         ("opencode", {"type": "remote", "url": "http://example.com/mcp", "oauth": {"clientId": "id"}}, "https://"),
-        ("claude-code", {"command": "x", "runsIn": "a jail"}, "it has runsIn"),
         ("cursor", {"command": "x", "sandbox": True}, "it has sandbox"),
-        ("windsurf", {"command": "x", "user": "other"}, "it has user"),
+        ("claude-desktop", {"command": "x", "disabledTools": ["a"]}, "it has disabledTools"),
+        ("claude-code", {"command": "x", "enabled": False}, "it has enabled"),
+        ("gemini", {"command": "x", "tcp": "ws://x", "enabled": False}, "it has enabled"),
+        ("gemini", REMOTE | {"targetAudience": "x"}, "it has targetAudience"),
+        ("zed", {"command": "x", "remote": True}, "it has remote"),
+        ("zed", {"command": "x", "settings": {"a": 1}}, "it has settings"),
+        ("vscode", {"command": "x", "sandbox": {"a": 1}}, "it has sandbox"),
     ],
 )
 def test_what_the_bridge_has_no_like_of_keeps_a_server_with_its_client(user, client, entry, why):
@@ -733,6 +739,32 @@ def test_what_the_bridge_has_no_like_of_keeps_a_server_with_its_client(user, cli
         assert why in said
 
 
+@pytest.mark.parametrize(
+    ("client", "entry", "dropped"),
+    [
+        ("zed", {"settings": {}, "remote": False}, ""),
+        ("claude-desktop", {"timeout": 60}, "timeout is"),
+        ("cursor", {"timeout": 60, "runsIn": "a jail"}, "timeout, runsIn are"),
+        ("windsurf", {"user": "other"}, "user is"),
+        ("cursor", {"transport": "stdio", "enabled": True}, ""),
+        ("claude-code", {"transportType": "stdio", "$schema": "https://e.com"}, ""),
+        ("claude-desktop", {"icons": ["i"], "tags": ["t"], "disabledTools": [], "envFile": ""}, ""),
+        ("vscode", {"icons": ["i"], "sandbox": {}, "sandboxEnabled": False}, ""),
+        ("gemini", {"extensionName": "e", "tcp": None}, ""),
+    ],
+)
+def test_what_says_nothing_to_its_client_keeps_no_server(user, client, entry, dropped):
+    user.file(client, json.dumps({CLIENTS[client].servers[0]: {"mine": {"command": "x"} | entry}}))
+    said = user.done(f"servers import {client} --yes")
+    assert "left out" not in said
+    assert ("not carried over" in said) == bool(dropped)
+    assert not dropped or f"of 'mine', {dropped} not carried over." in said
+    said = user.done(f"install {client} --take-over --yes")
+    assert "stays with" not in said
+    assert not dropped or f"of 'mine', {dropped} not carried over." in said
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"mine"}
+
+
 def test_codexs_settings_of_oauth_move_along_or_keep_the_server(user):
     user.file("codex", """
 [mcp_servers.moves]
@@ -742,6 +774,9 @@ required = true
 [mcp_servers.stays]
 url = "https://example.com/mcp2"
 oauth_resource = "https://example.com"
+[mcp_servers.here]
+command = "x"
+experimental_environment = "local"
 [mcp_servers.elsewhere]
 command = "x"
 environment_id = "remote"
@@ -750,6 +785,7 @@ environment_id = "remote"
     assert "'stays' stays with Codex: it has oauth_resource" in said
     assert "'elsewhere' stays with Codex: it has environment_id" in said
     own = tomllib.loads(user.config.read_text())["servers"]
+    assert own.pop("here")["command"] == "x"
     assert own == {"moves": {"url": "https://example.com/mcp", "type": "http", "oauth": {"scopes": ["read"]}}}
 
 
@@ -1327,3 +1363,33 @@ def test_what_claude_code_adds_without_a_scope_moves_and_returns(user):
     said = listed(user, package, *look)
     assert "mcp-server-git" in said, said
     assert "servers" not in tomllib.loads(user.config.read_text())
+
+
+def test_what_of_an_entry_is_not_used_is_told_at_its_server_and_not_of_its_file(user):
+    mine = REMOTE | {"type": "http", "oauth": {"authServerMetadataUrl": "https://e.com/x"}}
+    servers = {"mine": mine, "off": mine | {"url": "https://example.com/off", "disabled": True}}
+    user.file("claude-code", json.dumps({"mcpServers": servers}))
+    # Of a client whose files aren't read, nothing is told.
+    user.file("cursor", json.dumps({"mcpServers": {"other": REMOTE | {"auth": {"CLIENT_ID": "id"}}}}))
+    why = "oauth has authServerMetadataUrl"
+    said = user.done("servers list")
+    assert f"mine: not used: {why}" in said
+    assert said.count(why) == 1
+    assert json.loads(user.done("servers list --json"))["problems"] == []
+    said = user.run("doctor").output
+    assert said.count(why) == 1
+    assert "registered for Cursor" not in said
+    assert "bad_client_config" not in user.run("servers status").output
+
+
+def test_many_servers_return_in_one_edit(user, monkeypatch):
+    servers = {f"s{number}": {"command": "x"} for number in range(60)}
+    path = user.file("cursor", json.dumps({"mcpServers": servers}, indent=2))
+    user.done("install cursor --take-over --yes")
+    # Changed since, it isn't put back as a whole.
+    path.write_text(path.read_text() + "\n")
+    looks, plain = [], jsonc.plain
+    monkeypatch.setattr(jsonc, "plain", lambda text, **how: looks.append(1) or plain(text, **how))
+    user.done("install cursor --uninstall --yes")
+    assert user.servers("cursor") == servers
+    assert len(looks) < len(servers)

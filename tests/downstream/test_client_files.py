@@ -16,7 +16,7 @@ from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
-from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, ServerSpec
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.workspace.folder_content import (
     CLIENT_FILES,
@@ -656,6 +656,44 @@ def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, 
     assert jsonc.loads(removed) == table | {outer: {name: item for name, item in inside.items() if name != key}}
 
 
+@given(TABLES, INDENTS, st.randoms(use_true_random=False), TEXTS, st.dictionaries(TEXTS, VALUES, min_size=1), st.data())
+def test_members_that_are_set_at_once_are_what_they_are_one_by_one(table, indent, rng, outer, values, data):
+    text = written(table, indent, rng)
+    inside = table.get(outer)
+    if isinstance(inside, dict) and inside:
+        values |= dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(inside)))), 1)
+    if inside is not None and not isinstance(inside, dict):
+        with pytest.raises(ValueError, match="no object"):
+            jsonc.insert_all(text, (outer,), values)
+        return
+    changed = jsonc.insert_all(text, (outer,), values)
+    assert jsonc.loads(changed) == table | {outer: (inside or {}) | values}
+    assert changed.count(COMMENT) == text.count(COMMENT) or any(
+        isinstance(v, dict | list) for v in (inside or {}).values()
+    )
+    inner = jsonc.insert_all(text, (), values)
+    assert jsonc.loads(inner) == table | values
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{\n  "s": {}\n}\n',
+        '{"s": {"a": 1}}',
+        '{"s": {"a": 1,}}',
+        '{\n\t"s": {\n\t\t"a": 1, // first\n\t},\n}\n',
+        '{\n  "s": {\n    "a": 1 // first\n  }\n}\n',
+    ],
+)
+def test_members_that_are_set_at_once_are_written_as_one_by_one(text):
+    values = {"b": {"x": [1]}, "a": 2, "c": "d"}
+    one_by_one = text
+    for key, value in values.items():
+        one_by_one = jsonc.insert(one_by_one, ("s", key), value)
+    assert jsonc.insert_all(text, ("s",), values) == one_by_one
+
+
 @given(TABLES, INDENTS, st.randoms(use_true_random=False), st.data())
 def test_members_that_are_removed_at_once_are_removed_and_nothing_else(table, indent, rng, data):
     text = written(table, indent, rng)
@@ -667,6 +705,8 @@ def test_members_that_are_removed_at_once_are_removed_and_nothing_else(table, in
 def test_a_key_that_is_there_twice_is_not_edited():
     with pytest.raises(ValueError, match="twice"):
         jsonc.insert('{"a": {}, "a": {}}', ("a", "b"), 1)
+    with pytest.raises(ValueError, match="'b' is there twice"):
+        jsonc.insert_all('{"a": {"b": 1, "c": 1, "b": 2}}', ("a",), {"b": 1, "d": 1})
     with pytest.raises(ValueError, match="'a' is there twice"):
         jsonc.remove('{"a": {}, "a": {}, "b": 1}', (), ["a", "b"])
     with pytest.raises(KeyError):
@@ -759,6 +799,21 @@ def test_what_says_nothing_of_oauth_leaves_it_to_the_server(user, client, entry)
     put(user, client, REMOTE | entry)
     found = user.find(client)
     assert (found.servers["mine"].problem, found.servers["mine"].oauth, found.problems) == (None, None, [])
+    assert found.servers["mine"].unused is None
+
+
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("gemini", {"httpUrl": "http://10.0.0.2/mcp", "oauth": {"enabled": True, "scopes": ["a"]}}),
+        ("gemini", {"httpUrl": "https://e.com/m", "headers": {"authorization": "x"}, "oauth": {"scopes": ["a"]}}),
+        ("claude-code", {"type": "http", "url": "http://10.0.0.2/mcp", "oauth": {"scopes": "a b"}}),
+    ],
+)
+def test_settings_of_oauth_take_no_server_away_that_takes_no_login(user, client, entry):
+    put(user, client, entry)
+    spec = user.find(client).servers["mine"]
+    assert (spec.problem, spec.oauth) == (None, None)
 
 
 LEFT = [
@@ -778,13 +833,12 @@ LEFT = [
 def test_settings_of_oauth_that_cannot_be_used_are_told_and_the_server_is_there(user, client, entry, why):
     put(user, client, REMOTE | entry)
     found = user.find(client)
-    assert found.servers["mine"].problem is None
-    [problem] = found.problems
-    assert problem.message.startswith("of 'mine', not everything is used: ")
-    assert why in problem.message
-    assert SECRET not in problem.message
-    # None of its servers is missing.
-    assert found.missing == ()
+    spec = found.servers["mine"]
+    assert spec.problem is None
+    assert why in spec.unused
+    assert SECRET not in spec.unused
+    # The file can be read, and none of its servers is missing.
+    assert (found.problems, found.missing) == ([], ())
 
 
 @pytest.mark.parametrize(
@@ -792,7 +846,6 @@ def test_settings_of_oauth_that_cannot_be_used_are_told_and_the_server_is_there(
     [
         ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
         ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
-        ("claude-code", {"command": "x", "timeout": 0}, "timeout is not a number above 0"),
     ],
 )
 def test_a_server_that_would_be_another_one_with_the_bridge_is_not_started(user, client, entry, why):
@@ -803,3 +856,10 @@ def test_a_server_that_would_be_another_one_with_the_bridge_is_not_started(user,
 def test_claude_codes_time_out_of_a_server_holds(user):
     put(user, "claude-code", {"command": "x", "timeout": 120_000})
     assert user.find("claude-code").servers["mine"].call_timeout == 120
+
+
+@pytest.mark.parametrize("timeout", [60, 999.9, 0, -1, "60000", True, None, 10**400], ids=lambda it: repr(it)[:8])
+def test_what_claude_code_takes_for_no_time_out_is_none(user, timeout):
+    put(user, "claude-code", {"command": "x", "timeout": timeout})
+    spec = user.find("claude-code").servers["mine"]
+    assert (spec.problem, spec.call_timeout) == (None, CALL_TIMEOUT)

@@ -563,6 +563,94 @@ async def test_a_refresh_token_is_sent_again_only_once_it_is_known_to_stay(
     assert not authorization_server.events("reused")
 
 
+@pytest.mark.parametrize("how", ["moved", "forbidden", "passing"])
+async def test_only_a_refusal_of_the_authorization_servers_own_ends_a_login_for_good(
+    authorization_server, protected_server, state, monkeypatch, how
+):
+    monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    # It was used once, and has stayed.
+    login = await read_login(login_store(state), spec)
+    await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
+    authorization_server.behave(token=how)
+    assert (await error_of(spec, state)).code == "login_unavailable"
+    authorization_server.behave(token="")
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+
+
+@pytest.mark.parametrize("is_configured", [True, False])
+async def test_a_client_that_is_refused_keeps_its_login_if_its_secret_can_be_corrected(
+    authorization_server, protected_server, state, is_configured
+):
+    oauth = {
+        "client_id": "registered-app",
+        "client_secret": "secret-of-the-registered-app-4711",
+        "issuer": authorization_server.url,
+    }
+    spec = server_spec(protected_server, oauth=oauth) if is_configured else server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    authorization_server.behave(token="stranger")  # noqa: S106
+    auth = open_auth(spec, access(state), TLS)
+    for _ in range(2):
+        with pytest.raises(BridgeError, match="invalid_client" if is_configured else "new login") as caught:
+            await status_of(spec, auth)
+        assert caught.value.code == "login_needed"
+    assert len(authorization_server.events("token", how="stranger")) == 1
+    assert ("client_secret" in caught.value.message) == is_configured
+    authorization_server.behave(token="")
+    if is_configured:
+        assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+    else:
+        assert (await error_of(spec, state)).code == "login_needed"
+
+
+@pytest.mark.parametrize("how", ["down", "busy"])
+async def test_a_store_that_is_locked_when_nothing_was_used_costs_no_login(
+    authorization_server, protected_server, state, monkeypatch, how
+):
+    monkeypatch.setattr(secret_stores, "LOCK_SECONDS", 0.05)
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    authorization_server.behave(token=how)
+    store = LockedWhileTokensCome(state, 2)
+    auth = open_auth(spec, RemoteAccess(lambda _spec, text: text, logins=LoginStore(store, state)), TLS)
+    with pytest.raises(BridgeError) as caught:
+        await status_of(spec, auth)
+    assert caught.value.code == "login_unavailable"
+    assert store.refused == 2
+    assert not (await read_login(login_store(state), spec)).refresh_sent
+    authorization_server.behave(token="")
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+
+
+async def test_an_authorization_server_is_left_alone_for_as_long_as_it_says(
+    authorization_server, protected_server, state, monkeypatch
+):
+    monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    authorization_server.behave(token="busy")  # noqa: S106
+    auth = open_auth(spec, access(state), TLS)
+    for _ in range(3):
+        with pytest.raises(BridgeError, match="it answered 429") as caught:
+            await status_of(spec, auth)
+        assert caught.value.code == "login_unavailable"
+    assert len(authorization_server.events("token", how="busy")) == 1
+    # Not for as long as it likes.
+    monkeypatch.setattr(token_renewal, "MAX_PAUSE_SECONDS", 0.0)
+    authorization_server.behave(token="busy")  # noqa: S106
+    auth = open_auth(spec, access(state), TLS)
+    for _ in range(2):
+        with pytest.raises(BridgeError):
+            await status_of(spec, auth)
+    assert len(authorization_server.events("token", how="busy")) == 3
+
+
 async def test_a_secret_goes_to_no_other_authorization_server_than_the_configured_one(
     authorization_server, protected_server, state
 ):

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from downstream_calls import call_tool
@@ -15,7 +17,9 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
+from mcp_bridge.downstream.oauth import server_probe
 from mcp_bridge.downstream.oauth.endpoints import url_problem
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 from mcp_bridge.downstream.oauth.oauth_flow import FlowError
 from mcp_bridge.errors import BridgeError
 
@@ -346,6 +350,77 @@ async def test_a_session_that_a_login_has_opened_is_ended(tmp_path):
     with lying(pages=TOKEN_PAGE, streams=False, session="s-1") as (url, asked):
         await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Quick())
         assert [each for each in asked if each.endswith(" /mcp")] == ["GET /mcp", "POST /mcp", "DELETE /mcp"] * 2
+
+
+async def test_a_login_that_is_interrupted_ends_the_session_that_it_has_opened():
+    sent, asked = [], anyio.Event()
+
+    class Client:
+        async def send(self, request, **_):
+            if request.method == "DELETE":
+                asked.set()
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+            sent.append(request)
+            return httpx2.Response(200, headers={"mcp-session-id": "s"} if request.method == "POST" else {})
+
+    spec = ServerSpec(name="s", type="http", url="https://example.com/mcp")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server_probe.looked_at, spec, spec.url, {}, Client())
+        await asked.wait()
+        tasks.cancel_scope.cancel()
+    assert [request.method for request in sent] == ["GET", "POST", "DELETE"]
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+@pytest.mark.parametrize("fails", [["GET"], ["POST"], ["GET", "POST"]])
+async def test_a_server_that_answers_one_of_two_requests_is_looked_at(kind, fails):
+    class Client:
+        async def send(self, request, **_):
+            if request.method in fails:
+                raise UnreachableError(f"no {request.method}", was_sent=True)
+            return httpx2.Response(202, headers={"x": request.method})
+
+    spec = ServerSpec(name="s", type=kind, url="https://example.com/mcp")
+    looked = server_probe.looked_at(spec, spec.url, {}, Client())
+    if fails == ["GET", "POST"] or (kind == "sse" and "GET" in fails):
+        with pytest.raises(UnreachableError, match="no GET"):
+            await looked
+    else:
+        [answer] = await looked
+        assert answer.headers["x"] not in fails
+
+
+async def test_a_message_that_is_never_answered_is_waited_for_a_little(monkeypatch):
+    monkeypatch.setattr(server_probe, "MESSAGE_SECONDS", 0.01)
+
+    class Client:
+        async def send(self, request, **_):
+            if request.method == "POST":
+                await anyio.sleep_forever()
+            return httpx2.Response(405)
+
+    spec = ServerSpec(name="s", type="http", url="https://example.com/mcp")
+    assert [each.status_code for each in await server_probe.looked_at(spec, spec.url, {}, Client())] == [405]
+
+
+async def test_a_configured_header_is_not_sent_beside_ours():
+    sent = []
+
+    class Client:
+        async def send(self, request, **_):
+            sent.append(request)
+            return httpx2.Response(200, headers={"mcp-session-id": "theirs"})
+
+    spec = ServerSpec(name="s", type="http", url="https://example.com/mcp")
+    names = ("MCP-Protocol-Version", "Content-Type", "Mcp-Session-Id", "Accept", "AUTHORIZATION", "X-Own")
+    await server_probe.looked_at(spec, spec.url, dict.fromkeys(names, "mine"), Client(), "token")
+    for request in sent:
+        fields = [name.lower() for name, _ in request.headers.raw]
+        assert len(fields) == len(set(fields))
+        theirs = {"x-own"} if request.method != "DELETE" else {"accept", "x-own"}
+        assert {name for name, value in request.headers.items() if value == "mine"} == theirs
+    assert [request.method for request in sent] == ["GET", "POST", "DELETE"]
 
 
 @pytest.mark.parametrize("kind", ["openapi", "sse"])

@@ -59,6 +59,7 @@ async def test_no_token_is_in_any_byte_that_leaves_the_host(  # noqa: PLR0915  (
     # A person is slower than these waits.
     monkeypatch.setattr(supervised_server, "BACKOFF_BASE", 0.0)
     monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(token_renewal, "MAX_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(token_renewal, "REFUSED_PAUSE_SECONDS", 0.0)
     caplog.set_level(logging.DEBUG)
     frames = []

@@ -140,6 +140,9 @@ def _servers(configuration: configuration_loading.Configuration, find: Any) -> N
             what = "headers" if spec.headers else "credentials"
             message = f"Server {spec.name} ({spec.source}): its {what} are sent in the clear to {shown_url(spec.url)}."
             find("warning", "server", message, "Use https:// beyond this machine.")
+        if spec.unused and not spec.problem:
+            message = f"Server {spec.name} ({spec.source}): not everything of its entry is used: {spec.unused}"
+            find("warning", "server", message)
     find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
 
 

@@ -206,7 +206,7 @@ def _brings_tools(layer: settings.Layer) -> bool:
 def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
     """Files that can't be read or don't match what was trusted: their servers are not considered removed."""
     over = (*loaded.ignored_files, *found.ignored_files)
-    broken = {problem.file for problem in found.problems if problem.loses_servers}
+    broken = {problem.file for problem in found.problems}
     return frozenset(broken | {row.file for row in over if row.code != "untrusted_file"})
 
 

@@ -210,10 +210,19 @@ async def _rows(configuration: configuration_loading.Configuration, start: bool)
                 "source": status.source,
                 "scope": status.scope,
                 "url": status.url,
-                "details": ({"url": status.url} if status.url else {}) | dict(status.private),
+                "details": ({"url": status.url} if status.url else {})
+                | _unused(configuration, status.name)
+                | dict(status.private),
             }
             for status in catalog.servers()
         ]
+
+
+def _unused(configuration: configuration_loading.Configuration, name: str) -> dict[str, str]:
+    """What of the server's entry in a client's file isn't used, if it can be used itself."""
+    spec = configuration.discovery.servers.get(name)
+    is_told = spec is not None and spec.enabled and spec.problem is None
+    return {"not used": spec.unused} if is_told and spec is not None and spec.unused else {}
 
 
 @servers.command("search")

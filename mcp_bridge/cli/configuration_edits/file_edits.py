@@ -137,12 +137,10 @@ class ConfigurationFile:
             text = self._without_tables(path, there) if there else self._text
             text = self._with_tables(text, path, values)
         else:
-            text = self._text
-            for name, value in values.items():
-                try:
-                    text = jsonc.insert(text, (*path, name), value)
-                except ValueError as exc:
-                    raise self._uneditable(str(exc)) from None
+            try:
+                text = jsonc.insert_all(self._text, path, values)
+            except ValueError as exc:
+                raise self._uneditable(str(exc)) from None
         there = self.member(*path)
         self._apply(text, _with(self.content, path, {**(there if isinstance(there, dict) else {}), **values}))
 

@@ -15,6 +15,7 @@ from mcp_bridge.cli.configuration_edits.server_entries import (
     NotTransferableError,
     as_table,
     fixed_problem,
+    not_carried_over,
     refuse_bad_name,
 )
 from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
@@ -125,6 +126,7 @@ def _imported(
         existing = added.get(name, file.member("servers", name))
         if existing is None:
             added[name] = table
+            notes += not_carried_over(client, name, entries[name])
             if name in only_for:
                 notes.append(f"{name!r} is for {only_for[name]} alone, and will be there in every folder.")
         elif existing != table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
 from mcp_bridge.downstream.configuration.discovery import command_problem
-from mcp_bridge.downstream.configuration.entry_coverage import unknown_key
+from mcp_bridge.downstream.configuration.entry_coverage import dropped_keys, keeping_key
 from mcp_bridge.downstream.configuration.own_entries import MAX_NAME_CHARS, name_problem, spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.self_reference.command_lines import NAMES
@@ -108,8 +108,8 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     spec = decode(name, found.entry, "", "config")
     if (wrong := spec.problem or found.left) is not None:
         raise NotTransferableError(wrong)
-    if (key := unknown_key(client.name, entry)) is not None:
-        raise NotTransferableError(f"it has {key}, of which the bridge doesn't know what it says.")
+    if (key := keeping_key(client.name, entry)) is not None:
+        raise NotTransferableError(f"it has {key}, which the bridge has no like of.")
 
     def text(value: str) -> str:
         return _in_our_variables(value, variables)
@@ -141,6 +141,12 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     except BridgeError as exc:
         raise NotTransferableError(exc.message) from None
     return table
+
+
+def not_carried_over(client: Client, name: str, entry: Any) -> list[str]:
+    """What to say of the keys of a client's entry that its table of ours doesn't have."""
+    keys = dropped_keys(client.name, entry) if isinstance(entry, dict) else []
+    return [f"of {name!r}, {', '.join(keys)} {'is' if len(keys) == 1 else 'are'} not carried over."] if keys else []
 
 
 def refuse_unusable(name: str, table: Table) -> None:

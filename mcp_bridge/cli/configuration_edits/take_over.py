@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli.configuration_edits.client_permissions import lost_protection
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
-from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table, refuse_unusable
+from mcp_bridge.cli.configuration_edits.server_entries import (
+    NotTransferableError,
+    as_table,
+    not_carried_over,
+    refuse_unusable,
+)
 from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.downstream.configuration.client_file_reading import is_group
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
@@ -91,6 +96,7 @@ def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, added: 
     if existing is None:
         added[name] = table
         change.record.tables[name] = table
+    change.notes += not_carried_over(client, name, change.file.member(*path))
     change.notes += lost_protection(client, name, change.file.member(*path), change.file.content, own.path)
     return True
 

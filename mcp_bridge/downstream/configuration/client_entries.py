@@ -36,6 +36,10 @@ CODEX_VARIABLES = ("LANG", "LC_ALL", "TMPDIR", "TZ")
 """What Codex passes on to its servers besides what every server gets (`env_pass`) and its entry's `env_vars`."""
 
 
+_LEAST_CLAUDE_CODE, _MOST_CLAUDE_CODE = 1000, 10**12
+"""The milliseconds between which Claude Code's `timeout` counts."""
+
+
 class EntryError(Exception):
     """An entry can't be read as its client reads it. The argument is the sentence for its `problem`."""
 
@@ -157,6 +161,7 @@ def shaped(spec: ServerSpec, found: Shape) -> ServerSpec:
         exclude_tools=found.exclude_tools,
         env_pass=found.env_pass,
         oauth=oauth_settings(found.oauth) if found.oauth else None,
+        unused=found.left,
     )
 
 
@@ -181,7 +186,11 @@ def _common(entry: Entry, context: EntryContext) -> Shape:
 
 def _claude_code(entry: Entry, context: EntryContext) -> Shape:
     del context
-    return Shape(entry, call_timeout=_seconds(entry, "timeout", scale=1000))
+    value = entry.get("timeout")
+    # It takes anything else, and less than a second (perhaps meant as seconds), for none.
+    if isinstance(value, (int, float)) and _LEAST_CLAUDE_CODE <= value < _MOST_CLAUDE_CODE:
+        return Shape(entry, call_timeout=value / 1000)
+    return Shape(entry)
 
 
 def _vscode(entry: Entry, context: EntryContext) -> Shape:

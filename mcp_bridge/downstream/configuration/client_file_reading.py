@@ -38,14 +38,12 @@ class Problem:
         file: The path of the file.
         line: The line number, counted from 1, or None if unknown.
         message: What is wrong, in one sentence.
-        loses_servers: Whether servers of the file aren't there because of it.
     """
 
     code: Code
     file: str
     line: int | None
     message: str
-    loses_servers: bool = True
 
 
 def read(path: Path, syntax: Syntax, problems: list[Problem]) -> Table:

@@ -106,9 +106,7 @@ class Discovery:
     @property
     def missing(self) -> tuple[str, ...]:
         """One sentence for each file whose servers are ignored, for errors about unknown servers. Names no folder."""
-        return tuple(
-            f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems if row.loses_servers
-        )
+        return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
 
 
 def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
@@ -165,6 +163,9 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
 
 def _checked_remote(spec: ServerSpec) -> ServerSpec:
     """A remote server's entry, with its `problem` if it can't be used."""
+    if spec.oauth is not None and spec.scope not in OWN_SCOPES and _takes_no_login(spec):
+        # For its client these settings are for a login that may not be needed.
+        spec = replace(spec, oauth=None)
     problem = spec.problem
     if problem is None and spec.url is not None:
         problem = url_problem(spec.url)
@@ -183,6 +184,11 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
         outside = [path for path in files if not Path(path).resolve().is_relative_to(folder)]
         problem = f"{Path(outside[0]).name} is not in the folder of the configuration." if outside else None
     return spec if problem is None else replace(spec, problem=problem)
+
+
+def _takes_no_login(spec: ServerSpec) -> bool:
+    has_own = any(name.lower() == "authorization" for name in spec.headers)
+    return has_own or (spec.url is not None and not may_carry_tokens(spec.url))
 
 
 def _document_problem(spec: ServerSpec, document: OpenApiDocument) -> str | None:
@@ -275,10 +281,6 @@ class _Finder:
             return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
         if spec.problem is not None:
             return spec
-        if found.left is not None:
-            message = f"of {name!r}, not everything is used: {found.left}"
-            problem = Problem("bad_client_config", str(file), None, message, loses_servers=False)
-            self.discovery.problems.append(problem)
         own = scope != "project"
         workspace = self.cwd if own else folder_of(file)
         expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)

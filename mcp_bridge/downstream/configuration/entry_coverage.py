@@ -22,8 +22,27 @@ _COMMON = frozenset({"type", "command", "args", "env", "cwd", "url", "headers", 
 _HARMLESS = frozenset(
     # What a client shows, or doesn't ask about.
     {"name", "displayName", "title", "description", "icon", "note", "notes", "comment", "_comment", "//", "$comment"}
-    | {"autoApprove", "alwaysAllow", "alwaysLoad", "trust"}
+    | {"icons", "tags", "$schema", "extensionName", "autoApprove", "alwaysAllow", "alwaysLoad", "trust"}
+    # Other programs' `type`. The bridge finds out what a server speaks.
+    | {"transport", "transportType"}
 )
+
+_KEEPS = frozenset(
+    {"envFile", "env_file", "sandbox", "sandboxEnabled"}
+    | {"includeTools", "excludeTools", "allowedTools", "enabledTools", "disabledTools", "enabled_tools"}
+    | {"disabled_tools"}
+)
+"""What makes a server another one, or hides tools, in some client: whoever writes it for another means it, too."""
+
+_OWN_KEEPS: dict[str, frozenset[str]] = {
+    "codex": frozenset({"environment_id", "experimental_environment", "auth", "disabled"}),
+    "gemini": frozenset({"tcp", "targetAudience", "targetServiceAccount"}),
+    "zed": frozenset({"settings", "remote"}),
+}
+"""The keys of each client's own that the bridge has no like of, and that matter."""
+
+_HERE = ("experimental_environment", "environment_id")
+"""Where Codex has a server run: `local` is here."""
 
 _KNOWN: dict[str, frozenset[str]] = {
     "claude-code": _COMMON | {"timeout", "oauth", "headersHelper", "discoveryCache"},
@@ -45,10 +64,24 @@ _KNOWN: dict[str, frozenset[str]] = {
 """The keys of each client's entries that are read, or that are the client's own affair."""
 
 
-def unknown_key(client: ClientName, entry: Entry) -> str | None:
-    """A key of an entry that may mean something that the bridge knows nothing of, or None."""
+def keeping_key(client: ClientName, entry: Entry) -> str | None:
+    """A key of an entry without which the server would be another one, and which the bridge has no like of; or None."""
+    keeps = (_KEEPS | _OWN_KEEPS.get(client, frozenset())) - _KNOWN.get(client, _COMMON)
+    if entry.get("enabled") is False and "enabled" not in _KNOWN.get(client, _COMMON):
+        return "enabled"
+    return next((str(key) for key in _unread(client, entry) if key in keeps), None)
+
+
+def dropped_keys(client: ClientName, entry: Entry) -> list[str]:
+    """The keys of an entry that say something the bridge doesn't read, and that the client has no use for either."""
+    return [str(key) for key in _unread(client, entry) if key != "enabled"]
+
+
+def _unread(client: ClientName, entry: Entry) -> list[str]:
+    """The keys that aren't read and say something: nothing, and what is switched off, says nothing."""
     known = _KNOWN.get(client, _COMMON) | _HARMLESS
-    return next((str(key) for key, value in entry.items() if key not in known and value is not None), None)
+    here = {key for key in _HERE if client == "codex" and entry.get(key) == "local"}
+    return [key for key, value in entry.items() if key not in known and key not in here and value]
 
 
 def oauth_of(client: ClientName, entry: Entry) -> tuple[Entry, str | None]:

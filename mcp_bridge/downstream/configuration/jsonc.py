@@ -12,7 +12,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 # Possessive, and matching what isn't closed, too: else it would be scanned again from each of its quotes and marks.
 _STRING = r'"(?:[^"\\\n]|\\.)*+"?'
@@ -79,33 +79,49 @@ def find(text: str, path: tuple[str, ...]) -> Member | None:
 
 
 def insert(text: str, path: tuple[str, ...], value: Any) -> str:
-    """Set the member at a path, making the objects on the way.
+    """Set the member at a path. As `insert_all`."""
+    return insert_all(text, path[:-1], {path[-1]: value})
 
-    A new member comes after the last one, indented as the members beside it. Comments stay where they are. A null on
-    the way becomes an object.
+
+def insert_all(text: str, path: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """Set members of the object at a path, making the objects on the way.
+
+    New members come after the last one, indented as the members beside it. Comments stay where they are. A null on
+    the way becomes an object. It takes the time of the whole text, however many members there are.
 
     Raises:
         ValueError: As `find`.
     """
-    for depth in range(1, len(path)):
+    for depth in range(1, len(path) + 1):
         outer = find(text, path[:depth])
+        if outer is not None and text[outer.value : outer.end] != "null":
+            continue
+        made: Any = dict(values)
+        for key in reversed(path[depth:]):
+            made = {key: made}
         if outer is None:
-            break
-        if text[outer.value : outer.end] == "null":
-            # Clients take it as absent.
-            for key in reversed(path[depth:]):
-                value = {key: value}
-            path = path[:depth]
-            break
-    if (existing := find(text, path)) is not None:
-        indent = _indent_of(text, existing.start)
-        return text[: existing.value] + _written(value, indent, _unit(text)) + text[existing.end :]
-    depth = len(path) - 1
-    while depth and find(text, path[:depth]) is None:
-        depth -= 1
-    for key in reversed(path[depth + 1 :]):
-        value = {key: value}
-    return _appended(text, path[:depth], path[depth], value)
+            return _appended(text, path[: depth - 1], {path[depth - 1]: made})
+        # Clients take it as absent.
+        return _replaced(text, outer, made)
+    bare = plain(text)
+    outer = find(text, path)
+    start = outer.value if outer is not None else _skip(bare, 0)
+    if bare[start] != "{":
+        raise ValueError(f"{'.'.join(path) or 'the file'} is no object")
+    present = [member for member in _members(bare, start) if member.key in values]
+    names = {member.key for member in present}
+    if len(names) < len(present):
+        counted = [member.key for member in present]
+        raise ValueError(f"{next(name for name in names if counted.count(name) > 1)!r} is there twice")
+    # From the last on: what is replaced moves none of those before it.
+    for member in reversed(present):
+        text = _replaced(text, member, values[member.key])
+    added = {key: value for key, value in values.items() if key not in names}
+    return _appended(text, path, added) if added else text
+
+
+def _replaced(text: str, member: Member, value: Any) -> str:
+    return text[: member.value] + _written(value, _indent_of(text, member.start), _unit(text)) + text[member.end :]
 
 
 def remove(text: str, path: tuple[str, ...], keys: Collection[str]) -> str:
@@ -156,8 +172,8 @@ def _without(text: str, cuts: list[tuple[int, int]]) -> str:
     return text
 
 
-def _appended(text: str, path: tuple[str, ...], key: str, value: Any) -> str:
-    """The text with a new last member in the object at `path`."""
+def _appended(text: str, path: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """The text with new last members in the object at `path`."""
     bare = plain(text, trailing_commas=False)
     start = find(text, path).value if path else _skip(bare, 0)  # type: ignore[union-attr]
     if bare[start] != "{":
@@ -168,19 +184,21 @@ def _appended(text: str, path: tuple[str, ...], key: str, value: Any) -> str:
     if not members:
         outer = _indent_of(text, start)
         inner = outer + unit
-        body = f"{inner}{json.dumps(key)}: {_written(value, inner, unit)}\n{outer}"
+        body = ",\n".join(f"{inner}{json.dumps(key)}: {_written(value, inner, unit)}" for key, value in values.items())
         kept = text[start + 1 : close].rstrip()
-        return f"{text[: start + 1]}{kept}\n{body}{text[close:]}"
+        return f"{text[: start + 1]}{kept}\n{body}\n{outer}{text[close:]}"
     last = members[-1]
     comma_at = _skip(bare, last.end)
     has_comma = bare[comma_at] == ","
     if "\n" not in text[start:close]:
         # All on one line.
-        written = f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        written = ", ".join(
+            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+        )
         at = comma_at + 1 if has_comma else last.end
         return f"{text[:at]}{'' if has_comma else ','} {written}{',' if has_comma else ''}{text[at:]}"
     indent = _indent_of(text, last.start)
-    member = f"\n{indent}{json.dumps(key)}: {_written(value, indent, unit)}"
+    member = ",".join(f"\n{indent}{json.dumps(key)}: {_written(value, indent, unit)}" for key, value in values.items())
     if has_comma:
         at = _end_of_line(text, comma_at + 1, close)
         return f"{text[:at]}{member},{text[at:]}"

@@ -110,6 +110,7 @@ class ServerSpec:
         scope: The kind of configuration file; `folder` (our own TOML) and `project` files come with a checkout, which
             others may have written.
         problem: Why the server can't be used as configured, or None.
+        unused: Why some of what its client's entry says isn't used, or None.
         may_be_bridge: Whether it may be another bridge: not if it was found in a client's file, which doesn't mean it
             to be a server of ours, and may have a principal's token for the client alone.
         scripts: For a server that comes with a folder, the trusted SHA-256 of each of the folder's files that its
@@ -138,6 +139,7 @@ class ServerSpec:
     source: str = ""
     scope: Scope = "config"
     problem: str | None = None
+    unused: str | None = None
     may_be_bridge: bool = True
     scripts: Mapping[str, str] = field(default_factory=dict)
 

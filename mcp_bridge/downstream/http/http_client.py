@@ -16,7 +16,6 @@ import ssl
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +30,7 @@ from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.http.remote_auth import open_auth
 from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
+from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -63,9 +63,6 @@ _TURN_SECONDS = 0.005
 
 # The longest address that an error shows.
 _SHOWN_CHARS = 300
-
-MAX_RETRY_AFTER = 10.0**9
-"""The most seconds of a `Retry-After` that are told on."""
 
 GATEWAY_STATUSES = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 """Statuses of a gateway whose server may come back."""
@@ -448,16 +445,3 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
-
-
-def retry_after(value: str | None) -> float | None:
-    """The seconds that a `Retry-After` header asks for (RFC 9110, section 10.2.3), or None."""
-    if value is None:
-        return None
-    if re.fullmatch(r"[0-9]+", value.strip()):
-        # However many digits: less would be taken for a server that names no time.
-        return min(float(value.strip()), MAX_RETRY_AFTER)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None

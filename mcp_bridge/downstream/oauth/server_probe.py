@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import httpx2
 
 from mcp_bridge._version import __version__
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _SESSION = "mcp-session-id"
 
 _VERSION = "mcp-protocol-version"
+
+MESSAGE_SECONDS = 5.0
+"""For the first message, and for the end of its session. What they tell is of use, and not needed."""
 
 
 async def looked_at(
@@ -41,23 +45,41 @@ async def looked_at(
     Raises:
         UnreachableError: The server gave no answer.
     """
-    sent = {**headers, **dict(token_request(url).headers)}
+    # In small letters: of two that differ in that alone, both would be sent.
+    sent = {name.lower(): value for name, value in headers.items()} | dict(token_request(url).headers)
     sent |= {"authorization": f"Bearer {token}"} if token is not None else {}
-    sent = {name: value for name, value in sent.items() if name.lower() != "host"}
+    sent = {name: value for name, value in sent.items() if name not in {"host", "content-type", _SESSION}}
     stream = sent | {"accept": "text/event-stream"}
-    first = await client.send(httpx2.Request("GET", url, headers=stream), with_body=False)
-    is_told = first.status_code == httpx2.codes.UNAUTHORIZED or (token is not None and refuses_token(first))
     # Of a service that speaks no MCP, nobody knows what such a message would do; server-sent events have no such one.
-    if is_told or spec.type in {"openapi", "sse"}:
-        return [first]
-    answers = [first]
-    with suppress(UnreachableError):
+    is_asked_once = spec.type in {"openapi", "sse"}
+    answers = []
+    failure: UnreachableError | None = None
+    try:
+        first = await client.send(httpx2.Request("GET", url, headers=stream), with_body=False)
+    except UnreachableError as error:
+        if is_asked_once:
+            raise
+        # Some answer such a request only when there is a message for its stream.
+        failure = error
+    else:
+        is_told = first.status_code == httpx2.codes.UNAUTHORIZED or (token is not None and refuses_token(first))
+        if is_told or is_asked_once:
+            return [first]
+        answers.append(first)
+    with suppress(UnreachableError, TimeoutError):
         answers.append(await _initialized(url, sent, client))
+    if failure is not None and not answers:
+        raise failure
     return answers
 
 
 async def _initialized(url: str, headers: dict[str, str], client: AuthorizationClient) -> httpx2.Response:
-    """The answer to `initialize`. A session that it has opened is ended."""
+    """The answer to `initialize`. A session that it has opened is ended.
+
+    Raises:
+        UnreachableError: There is no answer.
+        TimeoutError: There is none in time.
+    """
     parameters: dict[str, Any] = {
         "protocolVersion": headers[_VERSION],
         "capabilities": {},
@@ -65,9 +87,12 @@ async def _initialized(url: str, headers: dict[str, str], client: AuthorizationC
     }
     message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": parameters}
     accepted = headers | {"accept": "application/json, text/event-stream"}
-    answer = await client.send(httpx2.Request("POST", url, headers=accepted, json=message), with_body=False)
+    request = httpx2.Request("POST", url, headers=accepted, json=message)
+    with anyio.fail_after(MESSAGE_SECONDS):
+        answer = await client.send(request, with_body=False)
     if session := answer.headers.get(_SESSION):
-        with suppress(UnreachableError):
+        # Whoever interrupts the login leaves no session behind.
+        with suppress(UnreachableError), anyio.move_on_after(MESSAGE_SECONDS, shield=True):
             await client.send(httpx2.Request("DELETE", url, headers=headers | {_SESSION: session}), with_body=False)
     return answer
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx2
 
+from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
 from mcp_bridge.downstream.oauth.login_errors import (
     UnreachableError,
@@ -58,6 +59,9 @@ With the request before, that takes less than other processes wait for the login
 
 PAUSE_SECONDS = 5.0
 """After an authorization server gave no token: so long it isn't asked again."""
+
+MAX_PAUSE_SECONDS = 300.0
+"""So long at most where its answer says when to ask again."""
 
 REFUSED_PAUSE_SECONDS = 60.0
 """After a server has refused a token that was just made: so long no other is made."""
@@ -147,7 +151,7 @@ class LoginTokens:
         self._stamp: object | None = None
         self._is_read = False
         self._shared = _Shared()
-        self._pause: tuple[float, str] = (0.0, "")
+        self._pause: tuple[float, BridgeError | None] = (0.0, None)
         self._renewed_at = float("-inf")
 
     async def token(self) -> str | None:
@@ -225,9 +229,9 @@ class LoginTokens:
                 if not login.can_refresh:
                     is_refused = await self._note_refused(refused)
                     return login_needed(self._spec.name, _ended(login, is_refused=is_refused))
-                until, why = self._pause
-                if time.monotonic() < until:
-                    return login_unavailable(self._spec.name, why)
+                until, error = self._pause
+                if error is not None and time.monotonic() < until:
+                    return error
                 outcome = await self._refresh(login, refused)
                 if isinstance(outcome, BridgeError) and outcome.code == "login_needed":
                     await self._note_refused(refused)
@@ -257,21 +261,28 @@ class LoginTokens:
                 answer = await client.send(request)
         except UnreachableError as error:
             if not error.was_sent:
-                await self._keep(login.model_copy(update={"refresh_sent": False}))
-            return await self._no_answer(login, error.reason, was_sent=error.was_sent)
+                await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+            return self._no_answer(login, error.reason, was_sent=error.was_sent)
         if httpx2.codes.is_success(answer.status_code):
             try:
                 tokens = await provider.accept(answer)
             except FlowError as error:
-                return await self._no_answer(login, error.reason, was_sent=True)
+                return self._no_answer(login, error.reason, was_sent=True)
             return await self._accept(login, tokens, made_at)
+        why = f"it answered {answer.status_code}"
         if _is_unread(answer):
-            await self._keep(login.model_copy(update={"refresh_sent": False}))
-            return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=False)
-        if answer.status_code == httpx2.codes.REQUEST_TIMEOUT or httpx2.codes.is_server_error(answer.status_code):
+            await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+            return self._no_answer(login, why, was_sent=False, wait=retry_after(answer.headers.get("retry-after")))
+        is_refusal = httpx2.codes.is_client_error(answer.status_code)
+        code = oauth_error(answer.content, sent_texts(request))[0] if is_refusal else ""
+        if code == "invalid_client" and self._spec.oauth is not None and self._spec.oauth.client_id is not None:
+            # It hasn't looked at the token, which is good once the configuration is.
+            await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+            refusal = "needs another client_id or client_secret: its authorization server refuses them (invalid_client)"
+            return self._paused(login_needed(self._spec.name, refusal))
+        if code not in _FINAL:
             # A gateway's, perhaps, or of a server that failed behind the use of the token.
-            return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=True)
-        code, _ = oauth_error(answer.content, sent_texts(request))
+            return self._no_answer(login, f"{why} ({code})" if code else why, was_sent=True)
         tokens = login.tokens.model_copy(update={"refresh_token": None})
         if tokens.access_token == refused:
             # Neither server takes what this login has: it is over, though the token's time isn't.
@@ -279,7 +290,7 @@ class LoginTokens:
         await self._keep_if_possible(login.model_copy(update={"tokens": tokens, "refresh_sent": False}))
         return login_needed(
             self._spec.name,
-            f"needs a new login: its authorization server has ended the last one ({code or answer.status_code})",
+            f"needs a new login: its authorization server has ended the last one ({code})",
         )
 
     async def _accept(self, login: Login, tokens: OAuthToken, made_at: float) -> str:
@@ -295,24 +306,33 @@ class LoginTokens:
             }
         )
         self._renewed_at = time.monotonic()
-        # The old refresh token may be worth nothing any more: if these tokens aren't kept, the login is lost.
+        # The old refresh token may be worth nothing any more.
+        await self._keep_insisting(renewed, "the new tokens")
+        return tokens.access_token
+
+    def _no_answer(self, login: Login, why: str, *, was_sent: bool, wait: float | None = None) -> BridgeError:
+        if was_sent and login.rotates:
+            return login_needed(self._spec.name, f"needs a new login: {_MAYBE_USED} ({why})")
+        return self._paused(login_unavailable(self._spec.name, why), wait)
+
+    def _paused(self, error: BridgeError, wait: float | None = None) -> BridgeError:
+        """The error, which is the answer to whoever asks next, too, until the pause is over."""
+        seconds = max(PAUSE_SECONDS, min(wait or 0.0, MAX_PAUSE_SECONDS))
+        self._pause = (time.monotonic() + seconds, error)
+        return error
+
+    async def _keep_insisting(self, login: Login, what: str) -> None:
+        """Keep what would cost the login if it weren't kept, however busy the store is."""
         for attempt in range(1, KEEP_ATTEMPTS + 1):
             try:
-                await self._keep(renewed)
+                await self._keep(login)
                 break
             except BridgeError as error:
                 if error.code != "secrets_file_busy" or attempt == KEEP_ATTEMPTS:
-                    logger.warning("the new tokens of server %r could not be kept: %s", self._spec.name, error)
-                    # They are good in this process, until the store is read again.
-                    self._login = renewed
+                    logger.warning("%s of server %r could not be kept: %s", what, self._spec.name, error)
+                    # It holds in this process, until the store is read again.
+                    self._login = login
                     break
-        return tokens.access_token
-
-    async def _no_answer(self, login: Login, why: str, *, was_sent: bool) -> BridgeError:
-        if was_sent and login.rotates:
-            return login_needed(self._spec.name, f"needs a new login: {_MAYBE_USED} ({why})")
-        self._pause = (time.monotonic() + PAUSE_SECONDS, why)
-        return login_unavailable(self._spec.name, why)
 
     async def _keep(self, login: Login) -> None:
         await keep_login(self._store, self._spec, login)
@@ -329,6 +349,14 @@ class LoginTokens:
 _MAYBE_USED = (
     "its refresh token, which may be of use once, was sent to its authorization server, and no usable answer came"
 )
+
+_FINAL = frozenset(
+    {"invalid_grant", "invalid_request", "invalid_client", "unauthorized_client", "unsupported_grant_type"}
+    | {"invalid_scope", "invalid_target", "access_denied", "login_required", "interaction_required"}
+    | {"consent_required"}
+)
+"""What a token endpoint answers that gives no token for this login again: OAuth's own codes (RFC 6749, section 5.2;
+RFC 8707, section 2), and OpenID Connect's for what a person has to do. Anything else is a gateway's or passes."""
 
 
 def _is_unread(answer: httpx2.Response) -> bool:

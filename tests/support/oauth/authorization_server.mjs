@@ -130,6 +130,18 @@ const server = http.createServer(async (request, response) => {
     say("token", { how });
     if (how === "down") {
       response.writeHead(503, { "retry-after": "1" }).end("down");
+    } else if (how === "busy") {
+      response.writeHead(429, { "retry-after": "120" }).end("busy");
+    } else if (how === "moved") {
+      response.writeHead(302, { location: "/login" }).end();
+    } else if (how === "forbidden") {
+      response.writeHead(403, { "content-type": "text/html" }).end("<p>firewall</p>");
+    } else if (how === "passing") {
+      response.writeHead(400, { "content-type": "application/json" });
+      response.end('{"error": "temporarily_unavailable"}');
+    } else if (how === "stranger") {
+      response.writeHead(401, { "content-type": "application/json" });
+      response.end('{"error": "invalid_client"}');
     } else if (how === "silent") {
       await body(request);
     } else if (how === "huge") {
