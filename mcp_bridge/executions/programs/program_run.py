@@ -373,6 +373,9 @@ class ProgramRun:
     async def _perform(self, effect: Effect, request: RequestContext) -> dict[str, Any] | None:
         """Carry out an effect and apply its outcome; None if the machine no longer awaits it."""
         number = effect.id
+        if number not in self.machine.waiting:
+            # Withdrawn since `drive` has begun this task: until now, there was nothing to cancel.
+            return None
         outcome: Outcome | None = None
         read: Read | None = None
         with anyio.CancelScope() as scope:
@@ -489,11 +492,15 @@ class ProgramRun:
         with anyio.move_on_after(effect.arguments["seconds"]):
             await withdrawn.wait()
             return
-        if self._deadlines.pop(effect.id, None) is None:
-            return  # withdrawn at the moment when it passed
-        if (told := self._take(Outcome(effect.id, "ok"))) is not None:
-            self._fired[effect.id] = told
-        withdrawn.set()
+        self._pass(effect.id)
+
+    def _pass(self, number: int) -> None:
+        """End what a deadline is for, unless it is withdrawn by now."""
+        if (deadline := self._deadlines.pop(number, None)) is None:
+            return
+        if (told := self._take(Outcome(number, "ok"))) is not None:
+            self._fired[number] = told
+        deadline.set()
 
     async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:
         if (deadline := self._deadlines.get(number)) is not None:

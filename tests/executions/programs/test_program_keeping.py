@@ -125,19 +125,20 @@ async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(se
 
 
 async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_are_wanted_no_more(service, monkeypatch):
-    seen, late = [], []
+    seen, resumed = [], []
 
     async def slow(approved):
         if not approved:
             return {"status": "pending", "code": "approval", "message": "ask"}
-        await late[0].wait()
+        (deadline,) = resumed[0].machine.deadlines
+        resumed[0]._pass(deadline)
         return {"value": 1}
 
     group = {
         "id": "g",
         "type": "parallel",
         "parallel_steps": [step("a"), step("b")],
-        "timeout_seconds": 0.05,
+        "timeout_seconds": 3600,
         "on_error": "skip",
     }
     with anyio.fail_after(SECONDS):
@@ -152,7 +153,7 @@ async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_ar
 
             async def settle(run, number, decision):
                 seen.append(number)
-                late.extend(run._deadlines.values())
+                resumed.append(run)
                 await begin(run, number, decision)
 
             monkeypatch.setattr(ProgramRun, "settle", settle)
@@ -348,36 +349,62 @@ async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
     assert caught.value.code == "context_too_large"
 
 
+async def test_a_call_that_is_withdrawn_in_the_turn_in_which_it_is_begun_is_not_made(service):
+    group = {
+        "id": "both",
+        "type": "parallel",
+        "timeout_seconds": 3600,
+        "on_error": "skip",
+        "parallel_steps": [step("a"), step("b")],
+    }
+
+    async def passes(approved):
+        # Both calls have been begun, and the second's task has not run yet.
+        run._pass(1)
+        return {"value": 1}
+
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools(a=passes)
+        run = await programs.start({"steps": [group]}, {}, None, "me", tools)
+        record = await driven(programs, run)
+    assert (record["status"], tools.done) == ("success", ["a"])
+    entries = [row.entry for row in await programs.recorder.read(run.execution)]
+    # The deadline's outcome, and that of the call that it came too late for; nothing of the other.
+    assert [entry.payload["effects"] is None for entry in entries if entry.kind == "outcome"] == [False, True]
+
+
 async def test_an_outcome_that_comes_when_its_deadline_has_passed_has_no_number(service):
     group = {
         "id": "both",
         "type": "parallel",
-        "timeout_seconds": 0.05,
+        "timeout_seconds": 3600,
         "on_error": "skip",
         "parallel_steps": [step("a")],
     }
     program = {"steps": [group, step("b")]}
+    begun, passed = anyio.Event(), anyio.Event()
 
     async def at_once(approved):
         return {"value": 1}
 
+    async def late(approved):
+        # As a call that can't be cancelled any more, and ends at that moment.
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await passed.wait()
+        return {"value": 1}
+
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
-            programs, passed = service(tasks), anyio.Event()
-
-            async def late(approved):
-                # As a call that can't be cancelled any more, and ends at that moment.
-                with anyio.CancelScope(shield=True):
-                    await passed.wait()
-                return {"value": 1}
-
+            programs, answered = service(tasks), {}
             run = await programs.start(program, {}, None, "me", Tools(a=late, b=at_once))
 
             async def pass_the_deadline():
+                await begun.wait()
+                run._pass(1)
                 answered["deadline"] = await run.effect(1)
                 passed.set()
 
-            answered = {}
             tasks.start_soon(pass_the_deadline)
             with pytest.raises(BridgeError) as caught:
                 await run.effect(2)
