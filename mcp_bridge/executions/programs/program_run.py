@@ -19,6 +19,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
+from mcp_bridge.executions.programs import waits
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
@@ -155,7 +156,8 @@ class ProgramRun:
         violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has applied an event in this run.
-        waited, approved, references, asked: As in `Earlier`.
+        waited, approved, references: As in `Earlier`.
+        asked: When waits were asked for, in seconds since 1970, by their effects: in this run, or an earlier one.
         doubts: Rows of the effects in doubt, by their numbers.
         unresolved: As in `Earlier`. Nobody has settled these effects.
     """
@@ -186,7 +188,8 @@ class ProgramRun:
         self.warnings = warnings
         self.resumed = earlier is not None
         earlier = earlier or Earlier({}, (), {}, [], {})
-        self.references, self.waited, self.approved, self.unresolved, self.asked = earlier
+        self.references, self.waited, self.approved, self.unresolved, asked = earlier
+        self.asked = dict(asked)
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
@@ -267,7 +270,7 @@ class ProgramRun:
         """
         effect = next(effect for effect, _ in self.machine.awaited() if effect.id == number)
         if decision is None:
-            outcome = Outcome(number, "ok" if effect.kind == "wait" else "timeout")
+            outcome = waits.over(effect) if effect.kind == "wait" else Outcome(number, "timeout")
         elif effect.kind == "approval":
             outcome = Outcome(number, "ok", decision)
         elif decision["approved"]:
@@ -476,6 +479,10 @@ class ProgramRun:
                 self._deadlines[effect.id] = withdrawn = anyio.Event()
                 self._tasks.start_soon(self._watch, effect, withdrawn)
             else:
+                if effect.kind == "wait":
+                    # From now on, whenever it is requested or the program is suspended. The time of a question or an
+                    # event begins when the program is suspended: nobody can answer before.
+                    self.asked.setdefault(effect.id, time.time())
                 self._offered[effect.id] = effect
 
     def _withdraw(self, number: int) -> None:

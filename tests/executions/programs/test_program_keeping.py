@@ -1,6 +1,7 @@
 """What becomes of runs whose record can't be kept, whose tools answer oddly, or that several go on with."""
 
 import asyncio
+import time
 from random import Random
 
 import anyio
@@ -462,3 +463,98 @@ async def test_a_long_wait_whose_process_died_before_it_was_kept_is_due_when_it_
         resumed.machine.apply(Outcome(1, "pending"))
         (waiting,) = (await programs.keep(resumed))["waiting"]
     assert waiting["due"] == resumed.asked[1] + 3600
+
+
+class Clock:
+    """The time of day, which only the test moves."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.began = time.time()
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+class Waiting(Tools):
+    """Waits as they are, without sleeping."""
+
+    async def perform(self, run, effect, request, *, approved=False):
+        if effect.kind == "wait":
+            return await waits.wait(effect, run.asked.get(effect.id))
+        return await super().perform(run, effect, request, approved=approved)
+
+
+async def test_a_wait_s_time_begins_when_it_is_asked_for_whatever_else_goes_on(service, clock):
+    async def fails(approved):
+        return {"status": "failed", "code": "tool_error", "message": "no"}
+
+    async def slow(approved):
+        await asked.wait()
+        clock.pass_(600)
+        return {"value": 1}
+
+    class Asking(Waiting):
+        async def perform(self, run, effect, request, *, approved=False):
+            outcome = await super().perform(run, effect, request, approved=approved)
+            if effect.kind == "wait":
+                asked.set()
+            return outcome
+
+    asked = anyio.Event()
+    steps = [step("a", retry={"schedule": [3600]}), step("b")]
+    program = {"steps": [{"id": "g", "type": "parallel", "parallel_steps": steps}]}
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            run = await programs.start(program, {}, None, "me", Asking(a=fails, b=slow))
+            (waiting,) = (await driven(programs, run))["waiting"]
+    assert (waiting["kind"], waiting["due"]) == ("wait", clock.began + 3600)
+
+
+async def test_a_long_wait_that_is_over_when_its_run_goes_on_needs_no_second_resume(service, clock):
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        run = await programs.start({"steps": [{"id": "p", "type": "wait", "seconds": 3600}]}, {}, None, "me", tools)
+        assert (await run.effect(1))["status"] == "pending"
+        # Its process is gone before the suspension was stored.
+        await programs.lifecycle.interrupt(run.execution)
+        clock.pass_(4000)
+        record = await driven(programs, await programs.resume(run.execution, None, "me", tools))
+    assert record["status"] == "success"
+
+
+@pytest.mark.parametrize("seconds", [25, 3600])
+@pytest.mark.parametrize("passed", [0, 100])
+async def test_a_wait_s_own_time_limit_holds_after_an_interruption(service, clock, monkeypatch, seconds, passed):
+    slept = []
+
+    async def sleep(left):
+        slept.append(left)
+
+    monkeypatch.setattr(waits.anyio, "sleep", sleep)
+    late = {"id": "p", "type": "wait", "seconds": seconds, "timeout_seconds": 20, "on_error": "skip"}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        run = await programs.start({"steps": [late]}, {}, None, "me", tools)
+        await programs.lifecycle.interrupt(run.execution)
+        clock.pass_(passed)
+        record = await driven(programs, await programs.resume(run.execution, None, "me", tools))
+    assert (record["status"], record["steps"][0]["code"]) == ("success", "timeout")
+    assert slept == [pytest.approx(max(0, 20 - passed), abs=0.1)]
+
+
+async def test_a_long_wait_with_a_shorter_time_limit_that_is_long_too_times_out_by_then(service, clock):
+    late = {"id": "p", "type": "wait", "seconds": 3600, "timeout_seconds": 60, "on_error": "skip"}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        record = await driven(programs, await programs.start({"steps": [late]}, {}, None, "me", tools))
+        assert record["waiting"][0]["due"] == clock.began + 60
+        clock.pass_(60)
+        record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
+    assert (record["status"], record["steps"][-1]["code"]) == ("success", "timeout")
