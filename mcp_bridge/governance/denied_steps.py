@@ -8,7 +8,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import split, tool_names
 from mcp_bridge.kernel.step_types import MapStep, ProgramStep, ToolStep
-from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
+from mcp_bridge.policy.rules.call import Call, StepContext, program_ref
 from mcp_bridge.policy.rules.decision import unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
-    from mcp_bridge.policy.rules.call import Origin
+    from mcp_bridge.policy.rules.call import Origin, ProgramRef
 
 MAX_TOLD = 20
 """Steps that are named one by one."""
@@ -85,7 +85,7 @@ def told_denied(program: Program, denied: list[DeniedStep]) -> str:
 
 def _calls(program: Program, origin: Origin, governance: Governance) -> Iterator[tuple[str, str, ProgramRef]]:
     """The tools that steps call: path, name, and the program in whose text the step stands."""
-    waiting = [_Placed(program, ProgramRef(origin, program.hash, program.name), "")]
+    waiting = [_Placed(program, program_ref(program, None, origin, governance.programs), "")]
     seen: set[tuple[int, ProgramRef]] = set()
     while waiting:
         placed = waiting.pop(0)
@@ -98,7 +98,11 @@ def _calls(program: Program, origin: Origin, governance: Governance) -> Iterator
                 if step.compensation is not None:
                     yield f"{path}.compensate", step.compensation.tool, placed.ref
             elif isinstance(step, ProgramStep):
-                waiting.append(_Placed(step.program, _ref(step, placed.ref, governance), f"{path}/"))
+                # One that is written out is a part of the program around it.
+                name, ref = step.program_name, placed.ref
+                if name is not None:
+                    ref = program_ref(step.program, name, origin, governance.programs)
+                waiting.append(_Placed(step.program, ref, f"{path}/"))
 
 
 def _steps(placed: _Placed) -> Iterator[tuple[str, Step]]:
@@ -108,16 +112,6 @@ def _steps(placed: _Placed) -> Iterator[tuple[str, Step]]:
         yield path, step
         is_map = isinstance(step, MapStep)
         waiting += [(f"{path}[]" if is_map else placed.prefix + child.id, child) for child in step.children]
-
-
-def _ref(step: ProgramStep, around: ProgramRef, governance: Governance) -> ProgramRef:
-    """As the gate has it when the step is reached: one that is written out is a part of the program around it."""
-    name, program = step.program_name, step.program
-    if name is None:
-        return around
-    known = governance.programs.get(name)
-    is_operators = known is not None and known.hash == program.hash
-    return ProgramRef("operator" if is_operators else "agent", program.hash, name)
 
 
 def _known(

@@ -23,6 +23,12 @@ of a program isn't its output where a step runs that program.
 """
 
 
+def known_version(value: object) -> bool:
+    """Whether a value, as it is read, is a version of these rules that this build knows."""
+    # A boolean is no version, though Python has it for a number.
+    return type(value) is int and 1 <= value <= VERSION
+
+
 class AwaitedEffects(WorkLimit):
     """The state of an execution, and how its effects are asked for, awaited and cancelled.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mcp_bridge.kernel.awaited_effects import VERSION
+from mcp_bridge.kernel.awaited_effects import VERSION, known_version
 from mcp_bridge.kernel.compensation import compensation_for
 from mcp_bridge.kernel.events import Effect, EffectKind, Status, StepResult, StepStatus, Usage
 from mcp_bridge.kernel.machine import Machine
@@ -64,7 +64,7 @@ def restore(program: Program, data: bytes) -> Machine:
     try:
         state = json.loads(data, parse_float=lambda text: normal(float(text)))
         version = state["version"]
-        if type(version) is not int or not 1 <= version <= VERSION:
+        if not known_version(version):
             raise StateError("other_version", f"the state has the version {version}, and not 1 to {VERSION}")
         if state["program"] != program.hash:
             raise StateError(

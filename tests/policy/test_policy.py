@@ -16,6 +16,7 @@ from mcp_bridge.kernel.values import canonical
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
+from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import MAX_LIMIT, Policy, Source, read
 from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
@@ -804,8 +805,20 @@ def test_a_denial_says_which_rule_and_nothing_else_of_the_policy():
             "by rule 1: the rule can't be decided for these arguments, which never lets a call through.",
         ),
         (
-            call(step=step(ProgramRef("operator", OTHER, "pay", has_changed=True)), amount=1),
-            "it may not be called as a step of this program, which is another now than when this execution began.",
+            call(step=step(ProgramRef("operator", OTHER, "pay", differs=True)), amount=1),
+            "step of this program, which the operator has changed or removed since this execution began.",
+        ),
+        (
+            call(step=step(ProgramRef("operator", OTHER, "other", differs=True)), amount=1),
+            "by rule 1: it may not be called as a step of this program.",
+        ),
+        (
+            call(step=step(operators(), ProgramRef("agent", OTHER, "pay", differs=True)), amount=1),
+            "it may not be called as a step of this program, which isn't the operator's of that name.",
+        ),
+        (
+            call(step=step(operators(), ProgramRef("agent", OTHER, "other", differs=True)), amount=1),
+            "it may only be called as a step of one of the operator's programs.",
         ),
         (call(step=step(operators()), made={1: 1}, amount=1), "the rule lets through no more calls in this execution."),
     ],
@@ -828,15 +841,33 @@ def test_a_ban_that_can_t_be_decided_says_so_and_nothing_of_its_condition(value)
 
 
 def test_a_denial_of_a_program_that_has_changed_says_what_helps():
-    changed = ProgramRef("operator", OTHER, "pay", has_changed=True)
-    assert OTHER in decide(rules(PAYMENT), call(step=step(changed), amount=1)).error().hint
-    inner = step(operators(), ProgramRef("agent", OTHER, "pay", has_changed=True))
+    changed = call(step=step(ProgramRef("operator", OTHER, "pay", differs=True)), amount=1)
+    assert decide(rules(PAYMENT), changed).error().hint == (
+        f"Before others that wait go on, the operator puts the program's file back as it was, or lists {OTHER} in the "
+        "rule's programs."
+    )
+    # Whether the file was that of a program that the rule names, its execution doesn't tell.
+    unnamed = call(step=step(ProgramRef("operator", OTHER, "unnamed", differs=True, is_unnamed=True)), amount=1)
+    assert decide(rules(PAYMENT), unnamed).hint.startswith("If the rule is for it, ")
+    by_hash = rules(rule("local.pay", "program", programs=[PAY]))
+    assert decide(by_hash, unnamed).message.endswith("step of this program.")
+    inner = step(operators(), ProgramRef("agent", OTHER, "pay", differs=True))
     error = decide(rules(PAYMENT), call(step=inner, amount=1)).error()
-    # No rule lets the agent's programs through by their hash.
-    assert "puts the program's file back as it was." in error.hint
-    assert OTHER not in error.hint
+    # No rule lets the agent's programs through by their hash, and what was never a file isn't put back.
+    assert error.hint == (
+        "The program 'pay' in it isn't the operator's of today. Begin it anew; a program that was saved with it is saved "
+        "again before."
+    )
     listed = rules(rule("local.pay", "program", programs=["pay", OTHER]))
-    assert decide(listed, call(step=step(changed), amount=1)).effect == "allow"
+    assert decide(listed, changed).effect == "allow"
+
+
+def test_a_denial_by_the_floor_tells_nobody_to_change_its_rules():
+    changed = call(step=step(ProgramRef("operator", OTHER, "pay", differs=True)), amount=1)
+    over = layered(rules(PAYMENT), freeze(read({"preset": "open"}), PROGRAMS))
+    decision = decide(over, changed)
+    assert (decision.effect, decision.hint) == ("deny", None)
+    assert decision.message == decide(rules(PAYMENT), changed).message
 
 
 def test_the_presets_denial_names_the_preset():

@@ -340,7 +340,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     """
     from mcp_bridge.cli import program_sources
     from mcp_bridge.kernel.step_types import ProgramStep
-    from mcp_bridge.policy.rules.call import ProgramRef, StepContext
+    from mcp_bridge.policy.rules.call import ProgramRef, StepContext, program_ref
 
     sources = program_sources.Sources(loaded)
     found, whose = program_sources.one(loaded, name)
@@ -353,9 +353,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
         if step is not None:
             found = step.program
             if step.program_name is not None:
-                known = sources.operators.get(step.program_name)
-                mine = known is not None and known.hash == found.hash
-                chain.append(ProgramRef("operator" if mine else "agent", found.hash, step.program_name))
+                chain.append(program_ref(found, step.program_name, chain[0].origin, sources.operators))
         step = _step(found, part)
     if step is not None:
         _check_calls(step, tool)

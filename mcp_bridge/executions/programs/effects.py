@@ -20,7 +20,7 @@ from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, time_limit
 from mcp_bridge.policy.redaction.json_walk import leaves
-from mcp_bridge.policy.rules.call import ProgramRef, StepContext
+from mcp_bridge.policy.rules.call import StepContext, program_ref
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.secrets.known_values import Scalar
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,6 @@ class ProgramEffects:
     ) -> None:
         self._gate = gate
         self._operators = operators
-        self._hashes = {program.hash for program in operators.values()}
         self._recorder = recorder
         self._holds = holds
 
@@ -144,7 +142,10 @@ class ProgramEffects:
     async def _tool(
         self, run: ProgramRun, effect: Effect, request: RequestContext, approved: Mapping[str, Any] | None
     ) -> Outcome:
-        chain = tuple(self._reference(run, name, program) for name, program in run.machine.programs_of(effect.id))
+        chain = tuple(
+            program_ref(program, name, run.origin, self._operators)
+            for name, program in run.machine.programs_of(effect.id)
+        )
         undoing = effect.attempt if run.machine.undoes(effect.id) else 0
         call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step, undoing))
         # Before anything of it is recorded.
@@ -172,18 +173,6 @@ class ProgramEffects:
             return Outcome(effect.id, "ok", await off_loop(result.value, normal, result.value))
         except ValueFaultError as exc:
             raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
-
-    def _reference(self, run: ProgramRun, name: str | None, program: Program) -> ProgramRef:
-        """A program as rules see it: its owner is by where the host has read it from, not by what it says of itself."""
-        origin: Origin = run.origin
-        if name is None:
-            # One without a name is known by its file's, which no execution has.
-            has_changed = origin == "operator" and program.hash not in self._hashes
-        else:
-            known = self._operators.get(name)
-            has_changed = known is not None and known.hash != program.hash
-            origin = "agent" if known is None or has_changed else "operator"
-        return ProgramRef(origin, program.hash, name or program.name, has_changed)
 
     async def _approval(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
         """Ask the client's user an approval step's question, if the client can be asked."""

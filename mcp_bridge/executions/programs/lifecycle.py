@@ -19,6 +19,7 @@ from mcp_bridge.executions.idempotency.keyed_requests import find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
 from mcp_bridge.executions.idempotency.request_identity import ProgramIdentity
 from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.programs import waits
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.program_run import Earlier, ProgramRun
@@ -391,6 +392,9 @@ class Programs:
             # Only for what waits for a decision: a call that was approved and made, and is pending, has had its own.
             wants = effect.kind == "approval" or run.machine.pending.get(effect.id) == APPROVAL
             row, until = decided.get(effect.id), due.get(effect.id, math.inf)
+            if effect.kind == "wait" and effect.id not in due:
+                # Its process died before that was stored.
+                until = waits.due(effect, run.asked.get(effect.id))
             # One that was made too late doesn't count, however late anybody looks.
             decision = row.decision if row and wants and (row.decided or 0) <= until else None
             if pending and (decision is not None or until <= time.time()):

@@ -19,6 +19,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
+from mcp_bridge.executions.programs import waits
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
@@ -155,7 +156,8 @@ class ProgramRun:
         violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has applied an event in this run.
-        waited, approved, references, asked: As in `Earlier`.
+        waited, approved, references: As in `Earlier`.
+        asked: When waits were asked for, in seconds since 1970, by their effects: in this run, or an earlier one.
         doubts: Rows of the effects in doubt, by their numbers.
         unresolved: As in `Earlier`. Nobody has settled these effects.
     """
@@ -186,7 +188,8 @@ class ProgramRun:
         self.warnings = warnings
         self.resumed = earlier is not None
         earlier = earlier or Earlier({}, (), {}, [], {})
-        self.references, self.waited, self.approved, self.unresolved, self.asked = earlier
+        self.references, self.waited, self.approved, self.unresolved, asked = earlier
+        self.asked = dict(asked)
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
@@ -267,7 +270,7 @@ class ProgramRun:
         """
         effect = next(effect for effect, _ in self.machine.awaited() if effect.id == number)
         if decision is None:
-            outcome = Outcome(number, "ok" if effect.kind == "wait" else "timeout")
+            outcome = waits.over(effect) if effect.kind == "wait" else Outcome(number, "timeout")
         elif effect.kind == "approval":
             outcome = Outcome(number, "ok", decision)
         elif decision["approved"]:
@@ -373,6 +376,9 @@ class ProgramRun:
     async def _perform(self, effect: Effect, request: RequestContext) -> dict[str, Any] | None:
         """Carry out an effect and apply its outcome; None if the machine no longer awaits it."""
         number = effect.id
+        if number not in self.machine.waiting:
+            # Withdrawn since `drive` has begun this task: until now, there was nothing to cancel.
+            return None
         outcome: Outcome | None = None
         read: Read | None = None
         with anyio.CancelScope() as scope:
@@ -473,6 +479,10 @@ class ProgramRun:
                 self._deadlines[effect.id] = withdrawn = anyio.Event()
                 self._tasks.start_soon(self._watch, effect, withdrawn)
             else:
+                if effect.kind == "wait":
+                    # From now on, whenever it is requested or the program is suspended. The time of a question or an
+                    # event begins when the program is suspended: nobody can answer before.
+                    self.asked.setdefault(effect.id, time.time())
                 self._offered[effect.id] = effect
 
     def _withdraw(self, number: int) -> None:
@@ -489,11 +499,15 @@ class ProgramRun:
         with anyio.move_on_after(effect.arguments["seconds"]):
             await withdrawn.wait()
             return
-        if self._deadlines.pop(effect.id, None) is None:
-            return  # withdrawn at the moment when it passed
-        if (told := self._take(Outcome(effect.id, "ok"))) is not None:
-            self._fired[effect.id] = told
-        withdrawn.set()
+        self._pass(effect.id)
+
+    def _pass(self, number: int) -> None:
+        """End what a deadline is for, unless it is withdrawn by now."""
+        if (deadline := self._deadlines.pop(number, None)) is None:
+            return
+        if (told := self._take(Outcome(number, "ok"))) is not None:
+            self._fired[number] = told
+        deadline.set()
 
     async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:
         if (deadline := self._deadlines.get(number)) is not None:

@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.recovery import state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
 from mcp_bridge.kernel import state
-from mcp_bridge.kernel.awaited_effects import VERSION
+from mcp_bridge.kernel.awaited_effects import VERSION, known_version
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome
 from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.machine import Machine
@@ -99,8 +99,10 @@ class _Replay:
             raise not_replayable(
                 stored, "it was erased" if isinstance(start, Erased) else "it is of an earlier version"
             )
-        if not 1 <= start.machine <= VERSION:
-            raise not_replayable(stored, "it is of a later version")
+        if not known_version(start.machine):
+            is_later = type(start.machine) is int and start.machine > VERSION
+            why = "it is of a later version" if is_later else "the version of its rules is none that there is"
+            raise not_replayable(stored, why)
         try:
             self._program = programs.unbundle(stored.bundle)
         except (ValueError, KeyError, TypeError) as exc:

@@ -17,30 +17,35 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 def due(effect: Effect, since: float | None) -> float:
-    """When a wait is over, in seconds since 1970.
+    """When a wait is over, or its step's `timeout` has passed, in seconds since 1970.
 
     Args:
         effect: The wait.
-        since: When an earlier run began it; None if this one begins it now.
+        since: When it was asked for; None for now.
     """
     now = time.time()
+    seconds = float(effect.arguments["seconds"])
     # A clock that was set back makes no wait longer.
-    return (now if since is None else min(since, now)) + float(effect.arguments["seconds"])
+    return (now if since is None else min(since, now)) + (
+        seconds if effect.timeout is None else min(seconds, effect.timeout)
+    )
+
+
+def over(effect: Effect) -> Outcome:
+    """The outcome of a wait that is due. It depends on the whole wait, and not on what was left of it after a crash."""
+    times_out = effect.timeout is not None and effect.timeout < effect.arguments["seconds"]
+    return Outcome(effect.id, "timeout" if times_out else "ok")
 
 
 async def wait(effect: Effect, since: float | None = None) -> Outcome:
-    """The outcome of a wait: `ok` when its time has passed, or `pending` at once if it is long.
+    """The outcome of a wait when it is due, or `pending` at once if that is long.
 
     Args:
         effect: The wait.
         since: As `due`.
-
-    Raises:
-        TimeoutError: The step's `timeout` is shorter than the wait.
     """
-    seconds = effect.arguments["seconds"] if since is None else max(0, due(effect, since) - time.time())
+    seconds = max(0, due(effect, since) - time.time())
     if seconds > LONGEST_WAIT_SECONDS:
         return Outcome(effect.id, "pending")
-    with anyio.fail_after(effect.timeout):
-        await anyio.sleep(seconds)
-    return Outcome(effect.id, "ok")
+    await anyio.sleep(seconds)
+    return over(effect)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.policy.rules.globs import ToolNames
 
 Origin = Literal["operator", "agent"]
@@ -22,13 +23,37 @@ class ProgramRef:
         origin: Its owner, by where the host has read it from; never by its name or content.
         hash: SHA-256 of its canonical form, in lower-case hexadecimal.
         name: Its name, or None for one that was passed inline.
-        has_changed: Whether the operator's programs have another in its place by now, or none.
+        differs: Whether the operator's programs aren't as this one: it was the operator's when its execution began, and
+            has been edited or removed since; or it is run by a name by which the operator has another.
+        is_unnamed: Whether it doesn't say its name itself. That of its file isn't known of an execution.
     """
 
     origin: Origin
     hash: str
     name: str | None = None
-    has_changed: bool = False
+    differs: bool = False
+    is_unnamed: bool = False
+
+
+def program_ref(
+    program: Program, name: str | None, execution_origin: Origin, operators: Mapping[str, Program]
+) -> ProgramRef:
+    """A program as rules see it. Its owner is by where the host has read it from, not by what it says of itself.
+
+    Args:
+        program: The program.
+        name: The name by which a step runs it; None for the execution's own.
+        execution_origin: The owner of the execution's own program.
+        operators: The operator's programs as they are now, by name.
+    """
+    if name is not None:
+        # What was begun or saved earlier may have one that is the operator's no longer, or never was.
+        known = operators.get(name)
+        is_operators = known is not None and known.hash == program.hash
+        differs = known is not None and not is_operators
+        return ProgramRef("operator" if is_operators else "agent", program.hash, name, differs)
+    differs = execution_origin == "operator" and all(known.hash != program.hash for known in operators.values())
+    return ProgramRef(execution_origin, program.hash, program.name, differs, "name" not in program.data)
 
 
 @dataclass(frozen=True, slots=True)

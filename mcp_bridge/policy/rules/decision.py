@@ -42,15 +42,29 @@ _FOR_THE_AGENT = {
     Cause.NOT_OPERATORS: "it may only be called as a step of one of the operator's programs",
     Cause.NOT_ITS_PROGRAM: "it may not be called as a step of this program",
     Cause.CHANGED_PROGRAM: (
-        "it may not be called as a step of this program, which is another now than when this execution began"
+        "it may not be called as a step of this program, which the operator has changed or removed since this execution"
+        " began"
     ),
+    Cause.OTHER_OF_ITS_NAME: "it may not be called as a step of this program, which isn't the operator's of that name",
     Cause.NO_ANSWER: "the rule can't be decided for these arguments, which never lets a call through",
     Cause.USED_UP: "the rule lets through no more calls in this execution",
 }
-"""What a denial says of its cause. Of conditions and of other rules it says nothing."""
+"""What a denial says of its cause.
+
+That a rule can't be decided tells that it has a condition on the arguments: whoever calls can then write them as the
+tool's schema has them. It isn't told what the condition is, nor that it doesn't hold, nor of other rules.
+"""
 
 
-_CERTAIN = frozenset({Cause.NOT_A_STEP, Cause.NOT_OPERATORS, Cause.NOT_ITS_PROGRAM, Cause.CHANGED_PROGRAM})
+_CERTAIN = frozenset(
+    {
+        Cause.NOT_A_STEP,
+        Cause.NOT_OPERATORS,
+        Cause.NOT_ITS_PROGRAM,
+        Cause.CHANGED_PROGRAM,
+        Cause.OTHER_OF_ITS_NAME,
+    }
+)
 """Why a call is denied whatever its arguments are."""
 
 
@@ -66,7 +80,7 @@ class Decision:
         cause: Why the rule decided so; None if the preset did.
         reason: The operator's own words, or None.
         counts: Numbers of the rules with `max_calls` that the call counts against unless it is denied.
-        hint: What the operator can do about a denial, or None.
+        hint: What helps after a denial, or None.
     """
 
     effect: Outcome
@@ -91,6 +105,8 @@ class Decision:
         return BridgeError("denied", self.message, hint=self.hint, tool=self.tool, rule=self.rule)
 
 
+_MAX_NAME_CHARS = 100
+
 _STRICTNESS: dict[Outcome, int] = {"allow": 0, "approve": 1, "deny": 2}
 
 
@@ -100,6 +116,9 @@ def decide(snapshot: PolicySnapshot, call: Call) -> Decision:
     if snapshot.floor is None:
         return made
     by_floor = decide(snapshot.floor, call)
+    if by_floor.hint is not None:
+        # Its rules may not be for whoever reads this to change.
+        by_floor = replace(by_floor, hint=None)
     stricter = made if _STRICTNESS[made.effect] > _STRICTNESS[by_floor.effect] else by_floor
     # What both let through counts against the rules of both.
     return stricter if stricter.effect == "deny" else replace(stricter, counts=(*by_floor.counts, *made.counts))
@@ -174,12 +193,18 @@ def _by_rule(
 ) -> Decision:
     bounding = [each for each in (rule, overruled) if each and each.rule.max_calls is not None]
     counts = () if effect == "deny" else tuple(each.number for each in bounding)
-    hint = _to_go_on(call.step.chain[-1]) if cause is Cause.CHANGED_PROGRAM and call.step else None
+    hint = _to_go_on(call.step.chain[-1], cause) if call.step else None
     return Decision(effect, str(call.names), rule.number, rule.label, cause, rule.rule.reason, counts, hint)
 
 
-def _to_go_on(program: ProgramRef) -> str:
-    """What lets other executions of a program that has changed make their calls, if the rule names it."""
-    # One that another runs by its name is the operator's only while it has that hash.
-    listed = f", or lists {program.hash} in the rule's programs" if program.origin == "operator" else ""
-    return f"Before others that wait go on, the operator puts the program's file back as it was{listed}."
+def _to_go_on(program: ProgramRef, cause: Cause) -> str | None:
+    """What lets other executions of a program make their calls, if its text is what they are denied for."""
+    if cause is Cause.OTHER_OF_ITS_NAME:
+        what = f"The program {repr(program.name)[:_MAX_NAME_CHARS]} in it isn't the operator's of today"
+        return f"{what}. Begin it anew; a program that was saved with it is saved again before."
+    if cause is not Cause.CHANGED_PROGRAM:
+        return None
+    goes_on = f"puts the program's file back as it was, or lists {program.hash} in the rule's programs"
+    if program.is_unnamed:
+        return f"If the rule is for it, the operator {goes_on}, before others that wait go on."
+    return f"Before others that wait go on, the operator {goes_on}."

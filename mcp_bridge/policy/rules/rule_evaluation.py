@@ -40,7 +40,8 @@ class Cause(enum.Enum):
     NOT_A_STEP = "the call is no step of a program"
     NOT_ITS_PROGRAM = "the step is in a program that isn't one of the rule's"
     NOT_OPERATORS = "the step is in a program that isn't the operator's"
-    CHANGED_PROGRAM = "the step is in a program of the operator's that is another now than when its execution began"
+    CHANGED_PROGRAM = "the step is in a program of the operator's as it was when its execution began, and isn't now"
+    OTHER_OF_ITS_NAME = "the step is in a program that is run by the name of one of the rule's, and isn't that one"
     USED_UP = "it has let through as many calls in this execution as it may"
 
 
@@ -60,13 +61,14 @@ class CompiledRule:
         pins: The hashes of the operator's programs, by name.
     """
 
-    __slots__ = ("_condition", "_globs", "_hashes", "number", "rule")
+    __slots__ = ("_condition", "_globs", "_hashes", "_names", "number", "rule")
 
     def __init__(self, number: int, rule: Rule, pins: Mapping[str, str]) -> None:
         self.number = number
         self.rule = rule
         self._globs = [ToolGlob(text) for text in rule.tools]
         self._condition = None if rule.when is None else Condition(rule.when, STRICT, truth)
+        self._names = {program for program in rule.programs if not is_hash(program)}
         self._hashes = {program if is_hash(program) else pins[program] for program in rule.programs}
 
     @property
@@ -142,8 +144,9 @@ class CompiledRule:
         program = step.chain[-1]
         if program.origin == "operator" and program.hash in self._hashes:
             return None
-        if program.has_changed:
-            return Cause.CHANGED_PROGRAM
+        # One that doesn't say its name may be that of any file.
+        if program.differs and (self._names if program.is_unnamed else program.name in self._names):
+            return Cause.CHANGED_PROGRAM if program.origin == "operator" else Cause.OTHER_OF_ITS_NAME
         return Cause.NOT_OPERATORS if program.origin != "operator" else Cause.NOT_ITS_PROGRAM
 
     def _used_up(self, call: Call) -> bool:

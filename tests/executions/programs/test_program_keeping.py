@@ -1,6 +1,7 @@
 """What becomes of runs whose record can't be kept, whose tools answer oddly, or that several go on with."""
 
 import asyncio
+import time
 from random import Random
 
 import anyio
@@ -125,19 +126,20 @@ async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(se
 
 
 async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_are_wanted_no_more(service, monkeypatch):
-    seen, late = [], []
+    seen, resumed = [], []
 
     async def slow(approved):
         if not approved:
             return {"status": "pending", "code": "approval", "message": "ask"}
-        await late[0].wait()
+        (deadline,) = resumed[0].machine.deadlines
+        resumed[0]._pass(deadline)
         return {"value": 1}
 
     group = {
         "id": "g",
         "type": "parallel",
         "parallel_steps": [step("a"), step("b")],
-        "timeout_seconds": 0.05,
+        "timeout_seconds": 3600,
         "on_error": "skip",
     }
     with anyio.fail_after(SECONDS):
@@ -152,7 +154,7 @@ async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_ar
 
             async def settle(run, number, decision):
                 seen.append(number)
-                late.extend(run._deadlines.values())
+                resumed.append(run)
                 await begin(run, number, decision)
 
             monkeypatch.setattr(ProgramRun, "settle", settle)
@@ -348,36 +350,62 @@ async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
     assert caught.value.code == "context_too_large"
 
 
+async def test_a_call_that_is_withdrawn_in_the_turn_in_which_it_is_begun_is_not_made(service):
+    group = {
+        "id": "both",
+        "type": "parallel",
+        "timeout_seconds": 3600,
+        "on_error": "skip",
+        "parallel_steps": [step("a"), step("b")],
+    }
+
+    async def passes(approved):
+        # Both calls have been begun, and the second's task has not run yet.
+        run._pass(1)
+        return {"value": 1}
+
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools(a=passes)
+        run = await programs.start({"steps": [group]}, {}, None, "me", tools)
+        record = await driven(programs, run)
+    assert (record["status"], tools.done) == ("success", ["a"])
+    entries = [row.entry for row in await programs.recorder.read(run.execution)]
+    # The deadline's outcome, and that of the call that it came too late for; nothing of the other.
+    assert [entry.payload["effects"] is None for entry in entries if entry.kind == "outcome"] == [False, True]
+
+
 async def test_an_outcome_that_comes_when_its_deadline_has_passed_has_no_number(service):
     group = {
         "id": "both",
         "type": "parallel",
-        "timeout_seconds": 0.05,
+        "timeout_seconds": 3600,
         "on_error": "skip",
         "parallel_steps": [step("a")],
     }
     program = {"steps": [group, step("b")]}
+    begun, passed = anyio.Event(), anyio.Event()
 
     async def at_once(approved):
         return {"value": 1}
 
+    async def late(approved):
+        # As a call that can't be cancelled any more, and ends at that moment.
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await passed.wait()
+        return {"value": 1}
+
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
-            programs, passed = service(tasks), anyio.Event()
-
-            async def late(approved):
-                # As a call that can't be cancelled any more, and ends at that moment.
-                with anyio.CancelScope(shield=True):
-                    await passed.wait()
-                return {"value": 1}
-
+            programs, answered = service(tasks), {}
             run = await programs.start(program, {}, None, "me", Tools(a=late, b=at_once))
 
             async def pass_the_deadline():
+                await begun.wait()
+                run._pass(1)
                 answered["deadline"] = await run.effect(1)
                 passed.set()
 
-            answered = {}
             tasks.start_soon(pass_the_deadline)
             with pytest.raises(BridgeError) as caught:
                 await run.effect(2)
@@ -435,3 +463,98 @@ async def test_a_long_wait_whose_process_died_before_it_was_kept_is_due_when_it_
         resumed.machine.apply(Outcome(1, "pending"))
         (waiting,) = (await programs.keep(resumed))["waiting"]
     assert waiting["due"] == resumed.asked[1] + 3600
+
+
+class Clock:
+    """The time of day, which only the test moves."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.began = time.time()
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+class Waiting(Tools):
+    """Waits as they are, without sleeping."""
+
+    async def perform(self, run, effect, request, *, approved=False):
+        if effect.kind == "wait":
+            return await waits.wait(effect, run.asked.get(effect.id))
+        return await super().perform(run, effect, request, approved=approved)
+
+
+async def test_a_wait_s_time_begins_when_it_is_asked_for_whatever_else_goes_on(service, clock):
+    async def fails(approved):
+        return {"status": "failed", "code": "tool_error", "message": "no"}
+
+    async def slow(approved):
+        await asked.wait()
+        clock.pass_(600)
+        return {"value": 1}
+
+    class Asking(Waiting):
+        async def perform(self, run, effect, request, *, approved=False):
+            outcome = await super().perform(run, effect, request, approved=approved)
+            if effect.kind == "wait":
+                asked.set()
+            return outcome
+
+    asked = anyio.Event()
+    steps = [step("a", retry={"schedule": [3600]}), step("b")]
+    program = {"steps": [{"id": "g", "type": "parallel", "parallel_steps": steps}]}
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            run = await programs.start(program, {}, None, "me", Asking(a=fails, b=slow))
+            (waiting,) = (await driven(programs, run))["waiting"]
+    assert (waiting["kind"], waiting["due"]) == ("wait", clock.began + 3600)
+
+
+async def test_a_long_wait_that_is_over_when_its_run_goes_on_needs_no_second_resume(service, clock):
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        run = await programs.start({"steps": [{"id": "p", "type": "wait", "seconds": 3600}]}, {}, None, "me", tools)
+        assert (await run.effect(1))["status"] == "pending"
+        # Its process is gone before the suspension was stored.
+        await programs.lifecycle.interrupt(run.execution)
+        clock.pass_(4000)
+        record = await driven(programs, await programs.resume(run.execution, None, "me", tools))
+    assert record["status"] == "success"
+
+
+@pytest.mark.parametrize("seconds", [25, 3600])
+@pytest.mark.parametrize("passed", [0, 100])
+async def test_a_wait_s_own_time_limit_holds_after_an_interruption(service, clock, monkeypatch, seconds, passed):
+    slept = []
+
+    async def sleep(left):
+        slept.append(left)
+
+    monkeypatch.setattr(waits.anyio, "sleep", sleep)
+    late = {"id": "p", "type": "wait", "seconds": seconds, "timeout_seconds": 20, "on_error": "skip"}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        run = await programs.start({"steps": [late]}, {}, None, "me", tools)
+        await programs.lifecycle.interrupt(run.execution)
+        clock.pass_(passed)
+        record = await driven(programs, await programs.resume(run.execution, None, "me", tools))
+    assert (record["status"], record["steps"][0]["code"]) == ("success", "timeout")
+    assert slept == [pytest.approx(max(0, 20 - passed), abs=0.1)]
+
+
+async def test_a_long_wait_with_a_shorter_time_limit_that_is_long_too_times_out_by_then(service, clock):
+    late = {"id": "p", "type": "wait", "seconds": 3600, "timeout_seconds": 60, "on_error": "skip"}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Waiting()
+        record = await driven(programs, await programs.start({"steps": [late]}, {}, None, "me", tools))
+        assert record["waiting"][0]["due"] == clock.began + 60
+        clock.pass_(60)
+        record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
+    assert (record["status"], record["steps"][-1]["code"]) == ("success", "timeout")
