@@ -21,6 +21,7 @@ from mcp_bridge.gate.gate import projected
 from mcp_bridge.policy.redaction import projection as projection_module
 from mcp_bridge.policy.redaction.bounded_regex import MAX_STEPS, compile_bounded
 from mcp_bridge.policy.redaction.check_digits import is_card_number, is_iban
+from mcp_bridge.policy.redaction.json_texts import is_document
 from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, NAMES, ProjectionConfig, find, projection_from_toml
 from mcp_bridge.policy.redaction.projection import MAX_DEPTH, OVERSIZE, Projector
@@ -1197,6 +1198,8 @@ def test_a_tool_gets_back_what_was_projected(value):
     project = fresh()
     # What was a reference before is another matter, and no secret is put back into a key.
     assume("vault:" not in json.dumps(value) and not any(TOKEN in name for name in keys(value)))
+    # Nor a document's number, which is a text afterwards.
+    assume(not any(is_document(text) and CARD in text for text in leaves(value) if isinstance(text, str)))
     got = project.tool(project.output(value), TOOL)
     assert json.dumps(got) == json.dumps(value)
 
