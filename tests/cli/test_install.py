@@ -707,6 +707,21 @@ def test_settings_of_oauth_move_along_and_return(user, client, entry, oauth):
 
 
 @pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("opencode", {"type": "remote", "url": "http://example.com/mcp", "oauth": {"clientId": "id"}}),
+        ("claude-code", REMOTE | {"type": "http", "headers": {"Authorization": "x"}, "oauth": {"clientId": "${CID}"}}),
+        ("cursor", REMOTE | {"headers": {"authorization": "x"}, "auth": {"CLIENT_ID": "id"}}),
+    ],
+)
+def test_a_server_that_takes_no_login_moves_without_the_settings_of_one(user, client, entry):
+    user.file(client, json.dumps({CLIENTS[client].servers[0]: {"mine": entry}}))
+    user.done(f"install {client} --take-over --yes")
+    assert "oauth" not in tomllib.loads(user.config.read_text())["servers"]["mine"]
+    assert user.found().servers["mine"].problem is None
+
+
+@pytest.mark.parametrize(
     ("client", "entry", "why"),
     [
         ("cursor", REMOTE | {"auth": {"CLIENT_ID": "id", "CLIENT_SECRET": SECRET}}, "registered for Cursor"),
@@ -714,7 +729,6 @@ def test_settings_of_oauth_move_along_and_return(user, client, entry, oauth):
         ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
         ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
         ("gemini", REMOTE | {"oauth": {"clientId": "id", "authorizationUrl": "https://e.com/a"}}, "authorizationUrl"),
-        ("opencode", {"type": "remote", "url": "http://example.com/mcp", "oauth": {"clientId": "id"}}, "https://"),
         ("cursor", {"command": "x", "sandbox": True}, "it has sandbox"),
         ("claude-desktop", {"command": "x", "disabledTools": ["a"]}, "it has disabledTools"),
         ("claude-code", {"command": "x", "enabled": False}, "it has enabled"),
@@ -733,10 +747,9 @@ def test_what_the_bridge_has_no_like_of_keeps_a_server_with_its_client(user, cli
     assert SECRET not in said
     assert "mine" in user.servers(client)
     assert not user.config.exists()
-    if why != "https://":
-        said = user.done(f"servers import {client}")
-        assert "'mine' is left out: " in said
-        assert why in said
+    said = user.done(f"servers import {client}")
+    assert "'mine' is left out: " in said
+    assert why in said
 
 
 @pytest.mark.parametrize(

@@ -816,6 +816,23 @@ def test_settings_of_oauth_take_no_server_away_that_takes_no_login(user, client,
     assert (spec.problem, spec.oauth) == (None, None)
 
 
+def test_an_unset_variable_in_settings_of_oauth_takes_no_server_away(user):
+    entry = REMOTE | {"type": "http", "oauth": {"clientId": "${CID}"}}
+    put(user, "claude-code", entry | {"headers": {"Authorization": "Bearer x"}})
+    spec = user.find("claude-code").servers["mine"]
+    assert (spec.problem, spec.oauth, spec.unused) == (None, None, None)
+    put(user, "claude-code", entry)
+    spec = user.find("claude-code").servers["mine"]
+    assert (spec.problem, spec.oauth) == (None, None)
+    assert "CID" in spec.unused
+
+
+def test_an_id_that_is_empty_where_its_variable_is_unset_is_none(user):
+    put(user, "opencode", REMOTE | {"type": "remote", "oauth": {"clientId": "{env:UNSET}", "clientSecret": SECRET}})
+    spec = user.find("opencode").servers["mine"]
+    assert (spec.problem, spec.oauth.client_id, spec.oauth.client_secret) == (None, None, None)
+
+
 LEFT = [
     ("cursor", {"auth": {"CLIENT_ID": "id", "CLIENT_SECRET": SECRET}}, "registered for Cursor"),
     ("vscode", {"type": "http", "oauth": {"clientId": "id"}}, "registered for VS Code"),

@@ -575,9 +575,23 @@ async def test_only_a_refusal_of_the_authorization_servers_own_ends_a_login_for_
     login = await read_login(login_store(state), spec)
     await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
     authorization_server.behave(token=how)
-    assert (await error_of(spec, state)).code == "login_unavailable"
+    error = await error_of(spec, state)
+    assert error.code == "login_unavailable"
+    # It may stay so, and then there is a way out.
+    assert ("log in again" in error.message) == (how == "forbidden")
     authorization_server.behave(token="")
     assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
+
+
+async def test_a_refusal_in_words_of_its_own_ends_a_login(authorization_server, protected_server, state):
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    login = await read_login(login_store(state), spec)
+    await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
+    authorization_server.behave(token="stale")  # noqa: S106
+    error = await error_of(spec, state)
+    assert (error.code, "invalid_token" in error.message) == ("login_needed", True)
 
 
 @pytest.mark.parametrize("is_configured", [True, False])

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
-from mcp_bridge.downstream.configuration.discovery import command_problem
+from mcp_bridge.downstream.configuration.discovery import command_problem, takes_no_login
 from mcp_bridge.downstream.configuration.entry_coverage import dropped_keys, keeping_key
 from mcp_bridge.downstream.configuration.own_entries import MAX_NAME_CHARS, name_problem, spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
@@ -106,7 +107,9 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     except EntryError as error:
         raise NotTransferableError(str(error)) from None
     spec = decode(name, found.entry, "", "config")
-    if (wrong := spec.problem or found.left) is not None:
+    # What is said of a login doesn't count where there is none.
+    needs_none = spec.is_remote and takes_no_login(replace(spec, url=_OURS.sub("1", spec.url or "")))
+    if (wrong := spec.problem or (None if needs_none else found.left)) is not None:
         raise NotTransferableError(wrong)
     if (key := keeping_key(client.name, entry)) is not None:
         raise NotTransferableError(f"it has {key}, which the bridge has no like of.")
@@ -120,7 +123,7 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
         table |= {} if spec.type == "auto" else {"type": spec.type}
         table |= {"headers": {key: text(value) for key, value in spec.headers.items()}} if spec.headers else {}
         expanded = {key: text(found.oauth[key]) for key in ("client_id", "client_secret") if key in found.oauth}
-        table |= {"oauth": found.oauth | expanded} if found.oauth else {}
+        table |= {"oauth": found.oauth | expanded} if found.oauth and not needs_none else {}
     else:
         table["command"] = text(spec.command)
         table |= {"args": [text(arg) for arg in spec.args]} if spec.args else {}

@@ -135,21 +135,19 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
 
     try:
         if spec.is_remote:
-            return _checked_remote(
-                replace(
-                    spec,
-                    url=None if spec.url is None else of("url" if spec.openapi is None else "base_url", spec.url),
-                    openapi=None if spec.openapi is None else document(spec.openapi),
-                    headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
-                    oauth=None if spec.oauth is None else spec.oauth.expanded(of),
-                    tls=TlsFiles(
-                        path("ca_file", spec.tls.ca_file),
-                        path("client_cert", spec.tls.client_cert),
-                        path("client_key", spec.tls.client_key),
-                    ),
-                    variables=frozenset(expander.used),
-                )
+            remote = replace(
+                spec,
+                url=None if spec.url is None else of("url" if spec.openapi is None else "base_url", spec.url),
+                openapi=None if spec.openapi is None else document(spec.openapi),
+                headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+                tls=TlsFiles(
+                    path("ca_file", spec.tls.ca_file),
+                    path("client_cert", spec.tls.client_cert),
+                    path("client_key", spec.tls.client_key),
+                ),
             )
+            remote = _with_oauth(remote, of)
+            return _checked_remote(replace(remote, variables=frozenset(expander.used)))
         return replace(
             spec,
             command=of("command", spec.command),
@@ -161,11 +159,28 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
         return replace(spec, problem=str(error))
 
 
+def _with_oauth(spec: ServerSpec, of: Callable[[str, str], str]) -> ServerSpec:
+    """The entry with its settings for a login expanded.
+
+    In a client's file they are for a login that may not be needed, and take no server away.
+
+    Raises:
+        UnexpandedError: They can't be, and are the bridge's own.
+    """
+    if spec.oauth is None:
+        return spec
+    if spec.scope in OWN_SCOPES:
+        return replace(spec, oauth=spec.oauth.expanded(of))
+    if takes_no_login(spec):
+        return replace(spec, oauth=None)
+    try:
+        return replace(spec, oauth=spec.oauth.expanded(of))
+    except UnexpandedError as error:
+        return replace(spec, oauth=None, unused=str(error))
+
+
 def _checked_remote(spec: ServerSpec) -> ServerSpec:
     """A remote server's entry, with its `problem` if it can't be used."""
-    if spec.oauth is not None and spec.scope not in OWN_SCOPES and _takes_no_login(spec):
-        # For its client these settings are for a login that may not be needed.
-        spec = replace(spec, oauth=None)
     problem = spec.problem
     if problem is None and spec.url is not None:
         problem = url_problem(spec.url)
@@ -186,7 +201,8 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
     return spec if problem is None else replace(spec, problem=problem)
 
 
-def _takes_no_login(spec: ServerSpec) -> bool:
+def takes_no_login(spec: ServerSpec) -> bool:
+    """Whether a remote server is called without a login, whatever is configured for one."""
     has_own = any(name.lower() == "authorization" for name in spec.headers)
     return has_own or (spec.url is not None and not may_carry_tokens(spec.url))
 

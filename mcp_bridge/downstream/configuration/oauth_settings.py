@@ -64,10 +64,13 @@ class OAuthSettings:
         return f"OAuthSettings(client_id={self.client_id!r}, scopes={self.scopes!r}, grant={self.grant!r})"
 
     def expanded(self, expand: Callable[[str, str], str]) -> OAuthSettings:
-        """The settings with `${VAR}` expanded by `expand(key, text)`."""
+        """The settings with `${VAR}` expanded by `expand(key, text)`. An id that is empty then is none."""
+        client_id = None if self.client_id is None else expand("oauth.client_id", self.client_id)
+        if self.client_id and not client_id:
+            return replace(self, client_id=None, client_secret=None, redirect_uri=None)
         return replace(
             self,
-            client_id=None if self.client_id is None else expand("oauth.client_id", self.client_id),
+            client_id=client_id,
             client_secret=None if self.client_secret is None else expand("oauth.client_secret", self.client_secret),
         )
 

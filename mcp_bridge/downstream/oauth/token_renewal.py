@@ -21,6 +21,7 @@ from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
 from mcp_bridge.downstream.oauth.login_errors import (
     UnreachableError,
+    login_command,
     login_needed,
     login_unavailable,
     machine_refused,
@@ -278,11 +279,13 @@ class LoginTokens:
         if code == "invalid_client" and self._spec.oauth is not None and self._spec.oauth.client_id is not None:
             # It hasn't looked at the token, which is good once the configuration is.
             await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
-            refusal = "needs another client_id or client_secret: its authorization server refuses them (invalid_client)"
+            refusal = "needs another client_secret: its authorization server refuses the client (invalid_client)"
             return self._paused(login_needed(self._spec.name, refusal))
-        if code not in _FINAL:
+        is_over = code in _FINAL or (answer.status_code in _REFUSES_TOKENS and code not in {"", *_PASSES})
+        if not is_over:
             # A gateway's, perhaps, or of a server that failed behind the use of the token.
-            return self._no_answer(login, f"{why} ({code})" if code else why, was_sent=True)
+            again = f"; if it stays so, log in again: {login_command(self._spec.name)}" if is_refusal else ""
+            return self._no_answer(login, f"{why} ({code})" if code else f"{why}{again}", was_sent=True)
         tokens = login.tokens.model_copy(update={"refresh_token": None})
         if tokens.access_token == refused:
             # Neither server takes what this login has: it is over, though the token's time isn't.
@@ -350,13 +353,18 @@ _MAYBE_USED = (
     "its refresh token, which may be of use once, was sent to its authorization server, and no usable answer came"
 )
 
+_REFUSES_TOKENS = frozenset({httpx2.codes.BAD_REQUEST, httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN})
+
+_PASSES = frozenset({"temporarily_unavailable", "server_error", "slow_down", "rate_limited", "too_many_requests"})
+"""Codes after which the same token may be taken. Some servers have codes of their own for one that is over."""
+
 _FINAL = frozenset(
     {"invalid_grant", "invalid_request", "invalid_client", "unauthorized_client", "unsupported_grant_type"}
     | {"invalid_scope", "invalid_target", "access_denied", "login_required", "interaction_required"}
     | {"consent_required"}
 )
 """What a token endpoint answers that gives no token for this login again: OAuth's own codes (RFC 6749, section 5.2;
-RFC 8707, section 2), and OpenID Connect's for what a person has to do. Anything else is a gateway's or passes."""
+RFC 8707, section 2), and OpenID Connect's for what a person has to do."""
 
 
 def _is_unread(answer: httpx2.Response) -> bool:

@@ -142,6 +142,10 @@ const server = http.createServer(async (request, response) => {
     } else if (how === "stranger") {
       response.writeHead(401, { "content-type": "application/json" });
       response.end('{"error": "invalid_client"}');
+    } else if (how === "stale") {
+      // Not one of OAuth's codes for a token endpoint, but some servers'.
+      response.writeHead(401, { "content-type": "application/json" });
+      response.end('{"error": "invalid_token"}');
     } else if (how === "silent") {
       await body(request);
     } else if (how === "huge") {
