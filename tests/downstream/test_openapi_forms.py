@@ -386,6 +386,17 @@ def test_a_deep_object_of_a_form_takes_no_other_fields_place(media):
 
 
 @pytest.mark.parametrize("media", ["application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize("other", ["amount[]", "Amount", "amount [0]"])
+def test_a_field_that_is_not_described_is_not_read_as_one_that_is(media, other):
+    """A rule has decided about `amount`, and a service may read the other as it."""
+    properties = {"amount": {"type": "integer"}}
+    found = service({"type": "object", "properties": properties, "additionalProperties": True}, media)
+    assert b"note" in built(found, "x", body={"amount": 1, "note": "x"}).content
+    with pytest.raises(ValueError, match="another parameter is called so"):
+        built(found, "x", body={"amount": 1, other: 5})
+
+
+@pytest.mark.parametrize("media", ["application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize("style", ["deepObject", "form"])
 def test_a_value_that_is_nested_too_deeply_is_refused(media, style):
     deep = []

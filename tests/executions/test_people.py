@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import math
 import os
@@ -600,7 +601,7 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
         programs=SimpleNamespace(store=None), lifecycle=SimpleNamespace(recorder=None), for_owner=lambda _: Owner()
     )
     monkeypatch.setattr(events, "run_with_bridge", lambda _, work: asyncio.run(work(fake)))
-    monkeypatch.setattr(events, "_print_sent", lambda one, _: told.append(one.ident))
+    monkeypatch.setattr(events, "_print_one", lambda one, _: told.append(one.ident))
     monkeypatch.setattr(event_sending, "executions_awaiting", awaiting)
     monkeypatch.setattr(argument_decoding, "execution", stored)
     monkeypatch.setattr(gone_on, "gone_on", unreadable)
@@ -608,6 +609,19 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
     config.write_text(f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
     assert run_here(config, "event", "send", "e").code == 0
     assert (sent, told) == (["first", "second", 1], ["first", "second"])
+
+    def unprintable(one, _):
+        told.append(one.ident)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    # The others get it though nothing can be printed any more.
+    sent.clear()
+    told.clear()
+    monkeypatch.setattr(events, "_print_one", unprintable)
+    ended = run_here(config, "event", "send", "e")
+    assert (sent, told) == (["first", "second", 1], ["first"])
+    assert ended.code != 0
+    assert "output_unwritable" in ended.err
 
 
 CONTROLLING = (

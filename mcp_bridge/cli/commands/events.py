@@ -64,6 +64,7 @@ def send(
 
         check_name(name)
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")
+        unprintable: list[OSError] = []
 
         async def sent(bridge: Bridge) -> list[GoneOn]:
             from mcp_bridge.cli.commands.gone_on import GoneOn, gone_on
@@ -92,13 +93,15 @@ def send(
                     failed = {"trace_id": ident, "status": NOT_SENT, "error": exc.message, "code": exc.code}
                     one = GoneOn(failed if record is None else dict(record), ident)
                 records.append(one)
-                if not as_json:
+                if not as_json and not unprintable:
                     # Before the next goes on, which may take long, or ask something.
-                    _print_sent(one, named)
+                    unprintable.extend(_print_sent(one, named))
             return records
 
         configuration = configuration_loading.configure(named)
         records = run_with_bridge(configuration, sent)
+        if unprintable:
+            raise unprintable[0]
         if as_json:
             print_json({"executions": [one.to_json() for one in records]})
         if any(one.record["status"] == NOT_SENT for one in records):
@@ -111,7 +114,16 @@ def send(
     finish(work, as_json=as_json)
 
 
-def _print_sent(one: GoneOn, named: Path | None) -> None:
+def _print_sent(one: GoneOn, named: Path | None) -> list[OSError]:
+    """Print what came of one; why it can't be printed, if so: the others get the event all the same."""
+    try:
+        _print_one(one, named)
+    except OSError as exc:
+        return [exc]
+    return []
+
+
+def _print_one(one: GoneOn, named: Path | None) -> None:
     if one.record["status"] == NOT_SENT:
         showing.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
         return

@@ -476,6 +476,7 @@ def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, s
 
 
 def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
+    _check_other_fields(plan, value)
     parts: list[str] = []
     taken = {*value, *plan.fields, *plan.properties}
     for name, each in value.items():
@@ -495,7 +496,21 @@ def _is_nested(value: Any) -> bool:
     return any(isinstance(each, (dict, list)) for each in inner)
 
 
+def _check_other_fields(plan: BodyPlan, value: Mapping[str, Any]) -> None:
+    """Check that no field that the document doesn't name is read as one that it names.
+
+    Raises:
+        ValueError: One is.
+    """
+    described = {*plan.fields, *plan.properties}
+    if others := [name for name in value if name not in described]:
+        places = _places(described)
+        for name in others:
+            _check_member("body", name, places)
+
+
 def _multipart(plan: BodyPlan, value: Mapping[str, Any]) -> tuple[bytes, str]:
+    _check_other_fields(plan, value)
     files: list[tuple[str, tuple[str | None, bytes, str | None]]] = []
     taken = _places({*value, *plan.fields, *plan.properties})
     for name, each in value.items():
