@@ -11,11 +11,11 @@ import os
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _POLL_SECONDS = 0.001
 """About as long as a transaction of the ledger takes, the shortest time for which a lock is held."""
@@ -43,12 +43,20 @@ def has_no_record_locks(directory: Path) -> bool:
 
     Of a file of its own: to close one takes away the locks that another part of this process has on it.
     """
-    with suppress(OSError), tempfile.TemporaryFile(dir=directory) as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in WITHOUT_LOCKS
-    # The file couldn't be made, which says nothing of locks.
+    try:
+        # With a name, for a moment: not every file system has files without one.
+        descriptor, name = tempfile.mkstemp(prefix=".locks-", dir=directory)
+    except OSError:
+        # That says nothing of locks.
+        return False
+    with suppress(OSError):
+        Path(name).unlink()
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in WITHOUT_LOCKS
+    finally:
+        os.close(descriptor)
     return False
 
 
