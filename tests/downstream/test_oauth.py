@@ -91,6 +91,12 @@ async def error_of(spec, state):
     return caught.value
 
 
+async def have_stayed(spec, state):
+    """Have the refresh token be one that was used once, and has stayed."""
+    login = await read_login(login_store(state), spec)
+    await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
+
+
 async def expire(spec, state):
     """Have the access token's time pass."""
     login = await read_login(login_store(state), spec)
@@ -571,9 +577,7 @@ async def test_only_a_refusal_of_the_authorization_servers_own_ends_a_login_for_
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     await expire(spec, state)
-    # It was used once, and has stayed.
-    login = await read_login(login_store(state), spec)
-    await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
+    await have_stayed(spec, state)
     authorization_server.behave(token=how)
     error = await error_of(spec, state)
     assert error.code == "login_unavailable"
@@ -587,8 +591,7 @@ async def test_a_refusal_in_words_of_its_own_ends_a_login(authorization_server, 
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     await expire(spec, state)
-    login = await read_login(login_store(state), spec)
-    await keep_login(login_store(state), spec, login.model_copy(update={"rotates": False}))
+    await have_stayed(spec, state)
     authorization_server.behave(token="stale")  # noqa: S106
     error = await error_of(spec, state)
     assert (error.code, "invalid_token" in error.message) == ("login_needed", True)

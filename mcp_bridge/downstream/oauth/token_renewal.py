@@ -284,7 +284,8 @@ class LoginTokens:
         is_over = code in _FINAL or (answer.status_code in _REFUSES_TOKENS and code not in {"", *_PASSES})
         if not is_over:
             # A gateway's, perhaps, or of a server that failed behind the use of the token.
-            again = f"; if it stays so, log in again: {login_command(self._spec.name)}" if is_refusal else ""
+            may_stay = is_refusal and not login.rotates
+            again = f"; if it stays so, log in again: {login_command(self._spec.name)}" if may_stay else ""
             return self._no_answer(login, f"{why} ({code})" if code else f"{why}{again}", was_sent=True)
         tokens = login.tokens.model_copy(update={"refresh_token": None})
         if tokens.access_token == refused:
