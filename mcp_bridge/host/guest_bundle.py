@@ -64,8 +64,8 @@ def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
         if not compiled:
             modules[name] = (package, "source", file.read_bytes())
             return
-        code = marshal.dumps(_code(name, file), 4)
-        # An interpreter that writes the same bytecode is taken to have zlib, as this one has.
+        code = marshal.dumps(_code(name, file))
+        # An interpreter that writes the same bytecode reads the same format, and is taken to have zlib, as this one has.
         modules[name] = (
             (package, "compressed", zlib.compress(code)) if name.startswith(LATE) else (package, "code", code)
         )
@@ -83,9 +83,9 @@ def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
         text = _javascript_texts()
         modules[name] = (False, "source", text)
         if compiled:
-            code = marshal.dumps(compile(text, f"<bridge>/{name}", "exec", dont_inherit=True), 4)
+            code = marshal.dumps(compile(text, f"<bridge>/{name}", "exec", dont_inherit=True))
             modules[name] = (False, "compressed", zlib.compress(code))
-    # Version 4 is read by every interpreter from 3.4 on.
+    # Of all but code, version 4 is read by every interpreter from 3.4 on.
     payload = marshal.dumps(modules, 4)
     return b"%012d" % len(payload) + payload
 
