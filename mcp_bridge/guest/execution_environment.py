@@ -56,6 +56,7 @@ class ExecutionEnvironment:
             "concurrent.futures.thread": call_ids.follow_pools,
             "inspect": proxies.show_asynchronous,
             "warnings": self.calls.unawaited.follow_coroutines,
+            "multiprocessing": fork_by_default,
             "matplotlib.figure": self.shower.follow_figures,
             "matplotlib.pyplot": self.shower.follow_pyplot,
         }
@@ -176,6 +177,17 @@ class ExecutionEnvironment:
             # Control characters take six bytes each: a value within the limit may exceed the frame's.
             shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
             self._channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+
+
+def fork_by_default() -> None:
+    """Let processes of `multiprocessing` begin as forks, unless a script says otherwise.
+
+    From Python 3.14 on they begin as a new interpreter, which imports the script's functions from its file. A script
+    here has none: its pool would begin processes that fail, for ever.
+    """
+    import multiprocessing.context
+
+    multiprocessing.context._default_context._default_context = multiprocessing.get_context("fork")  # type: ignore[attr-defined] # noqa: SLF001
 
 
 def _repair(code: str, exc: SyntaxError) -> Any:

@@ -599,7 +599,7 @@ async def test_processes_threads_and_files_work_as_usual(bridge):
         """
 import multiprocessing
 def square(n): return n * n
-with multiprocessing.get_context("fork").Pool(4) as pool:
+with multiprocessing.Pool(4) as pool:
     print(pool.map(square, range(10)))
 """,
         """
