@@ -2,7 +2,7 @@
 # To be sourced from the repository's root by scripts that try something on a bare Debian. Needs root, and installs mmdebstrap.
 #
 #   bare_debian_needs_root        stops with a sentence where this isn't root
-#   bare_debian SUITE PACKAGE,…   a fresh copy of a minimal Debian with these packages, at $root
+#   bare_debian SUITE PACKAGE,…   a fresh copy of a minimal Debian with these packages, at $root; fails where it can't be made
 #   as_this_machine FILE [TO]     copy a file of this machine into it, if it is there
 #   reaches_registries HOME       this machine's way to the package registries, for the user with this home
 #   enter DIRECTORY COMMAND...    run a command in it as root, with the environment $variables; nothing of it outlives the command
@@ -38,7 +38,7 @@ bare_debian() {
         echo "== a bare Debian $suite, into $base"
         mkdir -p "$cache"
         mmdebstrap --quiet --variant=minbase --include="$packages" --aptopt="$work/apt.conf" \
-            "$suite" "$work/base.tar" "${sources[@]}"
+            "$suite" "$work/base.tar" "${sources[@]}" || return
         mv "$work/base.tar" "$base"
     fi
     mkdir "$root"
