@@ -282,8 +282,7 @@ def describe(exc: BaseException) -> dict[str, Any]:
         except Exception:  # noqa: BLE001  (the library looks for similar names, and some that it meets are no text)
             told = _describe_plainly(exc)
     except BaseException as second:  # noqa: BLE001  (no memory left, or a script that has sabotaged the library)
-        name = _name(exc)
-        told = {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
+        told = _describe_without_library(exc, second)
     finally:
         sys.setrecursionlimit(limit)
     return told | ({"out_of_memory": True} if _for_memory(exc) else {})
@@ -329,6 +328,16 @@ def _describe_plainly(exc: BaseException) -> dict[str, Any]:
         "line": next((frame.lineno for frame in reversed(frames) if frame.filename == Source.running), None),
         "traceback": cut(printable("".join(lines)), MAX_TRACEBACK),
     }
+
+
+def _describe_without_library(exc: BaseException, second: BaseException) -> dict[str, Any]:
+    """The exception by its text, or by why it has none."""
+    name = _name(exc)
+    try:
+        message = cut(printable(_text(exc)), MAX_MESSAGE)
+    except BaseException:  # noqa: BLE001  (as in `describe`)
+        message = f"(no text: {_name(second)})"
+    return {"type": name, "message": message, "line": None, "traceback": f"{name}: {message}"}
 
 
 def _name(exc: BaseException) -> str:

@@ -65,7 +65,7 @@ def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
             modules[name] = (package, "source", file.read_bytes())
             return
         code = marshal.dumps(_code(name, file))
-        # An interpreter that writes the same bytecode reads the same format, and is taken to have zlib, as this one has.
+        # An interpreter that writes the same bytecode reads the same format. It is taken to have zlib, as this one has.
         modules[name] = (
             (package, "compressed", zlib.compress(code)) if name.startswith(LATE) else (package, "code", code)
         )

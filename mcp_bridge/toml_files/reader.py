@@ -44,9 +44,16 @@ def loads(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         raise
     except ValueError:
-        raise tomllib.TOMLDecodeError("A number is too long") from None
+        raise _RefusedError("A number is too long") from None
+
+
+class _RefusedError(tomllib.TOMLDecodeError):
+    """What this reader refuses. From Python 3.14 on the parser's own error wants the whole document."""
+
+    def __init__(self, reason: str) -> None:
+        ValueError.__init__(self, reason)
 
 
 def _refused(text: str, at: int, reason: str) -> tomllib.TOMLDecodeError:
     line = text.count("\n", 0, at) + 1
-    return tomllib.TOMLDecodeError(f"{reason} (at line {line}, column {at - text.rfind(chr(10), 0, at)})")
+    return _RefusedError(f"{reason} (at line {line}, column {at - text.rfind(chr(10), 0, at)})")

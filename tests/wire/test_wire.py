@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import time
+from types import UnionType
 
 import pytest
 from hypothesis import given, settings
@@ -345,6 +346,9 @@ def accepted(annotation):
     """The types and values that an annotation of `messages` takes, by rules written anew here."""
     if annotation is Any:
         return None
+    if isinstance(annotation, UnionType):
+        types = [kind for member in annotation.__args__ for kind in accepted(member)["types"]]
+        return {"types": tuple(types)}
     origin = getattr(annotation, "__origin__", None)
     if origin is Literal:
         return {"values": annotation.__args__}
@@ -352,10 +356,7 @@ def accepted(annotation):
         return {"types": (origin,)}
     if annotation is messages.CallId:
         return {"types": (messages.CallId,)}
-    if isinstance(annotation, type):
-        return {"types": (int, float) if annotation is float else (annotation,)}
-    types = [kind for member in annotation.__args__ for kind in accepted(member)["types"]]
-    return {"types": tuple(types)}
+    return {"types": (int, float) if annotation is float else (annotation,)}
 
 
 def is_right(annotation, value):

@@ -126,19 +126,20 @@ def _decoded(data: bytes, language: Language) -> str:
     import io
     import tokenize
 
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    if encoding in {"utf-8", "utf-8-sig"}:
-        return data.decode(encoding)
     try:
+        # From Python 3.14 on this tries the encoding, too.
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
+        if encoding in {"utf-8", "utf-8-sig"}:
+            return text
         # UTF-16, which the declaration isn't written in, reads anything, and as something else.
         is_named = tokenize.detect_encoding(io.BytesIO(text.encode()).readline)[0] == encoding
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, SyntaxError):
         raise
-    except (LookupError, UnicodeError, SyntaxError):
+    except (LookupError, UnicodeError):
         is_named = False
     if not is_named:
-        raise SyntaxError(f"{encoding} is no encoding that source names")
+        raise SyntaxError("It names an encoding that source can't have")
     return text
 
 

@@ -124,17 +124,21 @@ def _unfetched(said: str) -> str | None:
 # --- types ---
 
 
+_NO_AWAITABLE = ("can't be used in 'await' expression", "object can't be awaited")
+"""What Python says of it, and from 3.14 on."""
+
+
 def _wrong_type(case: Case) -> str | None:
     failure, said = case.failure, str(case.exc)
     kind = trees.kind(failure.node)
-    if "can't be used in 'await' expression" in said and "async_generator" not in said:
+    if said.endswith(_NO_AWAITABLE) and "async_generator" not in said:
         return _awaited(failure, failure.inner("value") if kind == "Await" else failure)
     if "the JSON object must be str" in said:
         given = said.rpartition("not ")[2]
         if given in {"dict", "list", "int", "float", "bool"}:
             return f"It is data already (a {given}): use it without `json.loads`."
         return None
-    if "context manager protocol" in said and "'ServerModule' object" in said:
+    if "context manager protocol" in said and "ServerModule' object" in said:
         example = case.world.example
         return f"The servers are connected already: write `await {example}.TOOL(...)`, without `with`."
     if "async_generator" in said:
@@ -498,7 +502,8 @@ def _no_loop(case: Case) -> str | None:
         return None
     called = "main()"
     if trees.kind(failure.node) == "Call" and failure.node.args:
-        called = failure.of(failure.node.args[0]).text
+        is_gather = failure.inner("func").text.rpartition(".")[2] == "gather"
+        called = failure.text if is_gather else failure.of(failure.node.args[0]).text
     return f"{why}: write `await {called}`."
 
 
