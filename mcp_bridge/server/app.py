@@ -43,7 +43,7 @@ from mcp_bridge.server.ending_signals import terminations
 from mcp_bridge.server.messages.stdio import stdio_transport
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
-from mcp_bridge.server.questions import Conversations, Questions
+from mcp_bridge.server.questions import Conversations, Questions, take_unreadable
 from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.tool_description import (
     LANGUAGES,
@@ -247,6 +247,7 @@ def mcp_server(
         on_read_resource=read_resource,
     )
     server.middleware.insert(0, RequestTelemetry({*LANGUAGES, *(offered.NAMES if offered else ())}))
+    server.middleware.append(take_unreadable)
     return server
 
 

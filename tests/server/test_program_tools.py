@@ -1,6 +1,7 @@
 """Programs as MCP tools and as resources."""
 
 import json
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -124,6 +125,50 @@ async def test_a_step_asks_the_clients_model(sandboxes, tmp_path, connect, mode)
         code = f"from mcp import programs\nt = await programs.run({program!r}, {{'who': 'y'}})\nprint(t.output)"
         assert (await client.call_tool("run_python", {"code": code})).content[0].text == "heard: Say y"
     assert len(asked) == 2
+
+
+class _Reply(types.CreateMessageResult):
+    """Whatever a client sends as the answer of its model."""
+
+    role: Any = None
+    content: Any = None
+    model: Any = None
+
+
+def _reply(content):
+    return _Reply(role="assistant", model="theirs", content=content)
+
+
+@pytest.mark.usefixtures("careless_clients")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_model_may_answer_in_several_blocks_and_what_is_no_answer_fails_the_step(
+    sandboxes, tmp_path, connect, mode, caplog
+):
+    call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    replies = [
+        (_reply([{"type": "text", "text": "a"}, call, {"type": "text", "text": "b"}]), "ab"),
+        (_reply([call]), "model_bad_answer"),
+        (_reply([]), "model_bad_answer"),
+        (_reply(call), "model_bad_answer"),
+        (_reply({"type": "text"}), "model_bad_answer"),
+        (_reply("a"), "model_bad_answer"),
+        (_Reply(), "model_bad_answer"),
+    ]
+    sent = iter([reply for reply, _ in replies])
+
+    async def model(_context, _params):
+        return next(sent)
+
+    governed = load_governance({"model": {"provider": "sampling"}}, None, tmp_path, sandboxes.settings.state_dir)
+    program = {"steps": [{"id": "a", "type": "llm", "prompt": "Say something"}]}
+    async with (
+        sandboxes.open(governance=governed, state_dir=tmp_path / "state") as bridge,
+        connect(bridge, programs=True, mode=mode, sampling_callback=model) as client,
+    ):
+        for _, expected in replies:
+            ran = (await client.call_tool("run_program", {"program": program})).structured_content
+            assert (ran["code"] or ran["output"]) == expected, ran
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_by_default_there_is_one_tool(sandboxes, connect):
