@@ -372,7 +372,7 @@ def _resume(trace_id: str, payload: Any = None) -> Any:
     return ProgramResume(trace_id, _plain(payload, "payload", "bad_value"))
 
 
-def _save(name: str, program: dict[str, Any]) -> Any:
+def _save(name: str, program: Any) -> Any:
     """Keep a program under a name; gives its hash.
 
     Raises MCPError: `invalid_program` (`.details["faults"]` has all), `reserved_name`.

@@ -1,4 +1,4 @@
-"""Why a condition failed, or compared a missing value: what its references stand for, in words.
+"""Why a condition, a map or a wait failed, or a missing value was compared: what references stand for, in words.
 
 These texts are for people. They aren't part of a state, so that they may change without changing its bytes.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.conditions import ConditionError, Reference
-from mcp_bridge.kernel.language.references import MISSING, Lookup
+from mcp_bridge.kernel.language.references import MISSING, Lookup, Template
 from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.values import canonical
 
@@ -43,6 +43,16 @@ def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
         f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup)}"
         for root, path in dict.fromkeys(references)
     )
+
+
+def behind(template: Template, lookup: Lookup) -> str:
+    """A sentence on what a template that is one reference stands for; empty for any other.
+
+    Args:
+        template: The template.
+        lookup: What it was filled with.
+    """
+    return "" if template.reference is None else _stands_for(*template.reference, lookup)
 
 
 def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:

@@ -170,6 +170,12 @@ class Template:
         parts = (part for text in _texts(self._value) if "$" in text for part in _parts(text))
         return frozenset(part[1] for part in parts if not isinstance(part, str))
 
+    @property
+    def reference(self) -> tuple[str, tuple[str, ...]] | None:
+        """First name and path of the one reference that the value is; None for any other value."""
+        parts = list(_parts(self._value)) if isinstance(self._value, str) else []
+        return (parts[0][1], parts[0][2]) if len(parts) == 1 and not isinstance(parts[0], str) else None
+
     def fill(self, lookup: Lookup) -> Any:
         """The value with its references resolved; parts without any are shared, not copied.
 

@@ -336,6 +336,49 @@ def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it(
     )
 
 
+BODY = {"type": "tool", "tool": "t"}
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("step", "context", "text"),
+    [
+        ({"type": "map", "over": "$x", "step": BODY}, {"x": {}}, "$x is an empty object"),
+        (
+            {"type": "map", "over": "$x", "step": BODY},
+            {"x": "[1]"},
+            "$x is the text '[1]': `parse: json` on that step makes a value of it",
+        ),
+        (
+            {"type": "map", "over": "$nope", "step": BODY},
+            {},
+            "there is no $nope, neither in the context nor as a step that has an output",
+        ),
+        ({"type": "map", "over": "$x[0].y", "step": BODY}, {"x": [{"y": None}]}, "$x.0.y is null"),
+        ({"type": "map", "over": "$x.z", "step": BODY}, {"x": {"y": 1}}, "$x is an object with 'y', and has no z"),
+        ({"type": "wait", "seconds": "$x"}, {"x": True}, "$x is true"),
+        ({"type": "wait", "seconds": "$ctx.x"}, {"x": "True"}, "$ctx.x is the text 'True'"),
+        (
+            {"type": "wait", "seconds": "$nope.x"},
+            {},
+            "there is no $nope, neither in the context nor as a step that has an output",
+        ),
+    ],
+)
+def test_what_is_no_list_to_go_over_or_no_time_to_wait_is_told_with_its_type(step, context, text, on_error):
+    machine, _ = run({"steps": [{"id": "s", "on_error": on_error, **step}]}, {}, context)
+    (row,) = told_rows(machine)
+    assert row["why"] == text
+    assert machine.told_error == (f"{machine.error}: {text}" if on_error == "fail" else None)
+    assert text not in dump(machine).decode()
+
+
+def test_a_list_that_is_too_long_is_told_as_that_alone():
+    machine, _ = run({"steps": [{"id": "s", "type": "map", "over": "$x", "step": BODY}]}, {}, {"x": [0] * 20_000})
+    assert "has 20000 items" in machine.error
+    assert machine.told_error == machine.error
+
+
 # --- each operator ---
 
 
