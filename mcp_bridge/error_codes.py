@@ -649,7 +649,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_reference": Description("The text is no reference.", "Write a reference such as `$items`."),
         "bad_type": Description("The value has the wrong type.", "Use the type that the message names."),
         "duplicate_id": Description("Two steps have the same id.", "Give each its own."),
-        "index_in_text": Description("Brackets in a text are text.", "Write an index with dots, as the message shows."),
+        "index_in_text": Description("Brackets in a text are text.",
+            "Write dots, as the message shows. Only a condition, `over` and `seconds` take names in quotes."),
         "missing_field": Description("A field is missing.", "Add it."),
         "program_cycle": Description("Programs run each other without end.", "Break the cycle.", _COMMAND),
         "reference_in_text": Description(

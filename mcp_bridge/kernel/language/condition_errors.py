@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.conditions import ConditionError, Reference
-from mcp_bridge.kernel.language.references import MISSING, Lookup, Template
+from mcp_bridge.kernel.language.references import MISSING, Lookup, Template, written_path
 from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.values import canonical
 
@@ -58,7 +58,7 @@ def behind(template: Template, lookup: Lookup) -> str:
 def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
     value = lookup(root, ())
     if value is MISSING:
-        return f"there is no ${root}, neither in the context nor as a step that has an output"
+        return f"there is no {_written(root, ())}, neither in the context nor as a step that has an output"
     for count in range(1, min(len(path), _MAX_NAMES) + 1):
         inner = lookup(root, path[:count])
         if inner is MISSING:
@@ -70,7 +70,7 @@ def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
 
 
 def _written(root: str, path: tuple[str, ...]) -> str:
-    return "$" + ".".join([root, *path])
+    return written_path((root, *path))
 
 
 def _kind(value: Any) -> str:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.format_faults import Fault
-from mcp_bridge.kernel.language.references import NAME, names_of
+from mcp_bridge.kernel.language.references import NAME, QUOTED, names_of, written_path
 from mcp_bridge.kernel.step_types import (
     END,
     ApprovalStep,
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from mcp_bridge.kernel.step_types import Program, Step
 
-_BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
+_BRACKETED = re.compile(rf"(?<!\$)\$(?:{NAME}(?:\[[0-9]+\]|{QUOTED})|{QUOTED})")
 _REFERENCE = re.compile(rf"\$(?![0-9]){NAME}")
 """Not the amounts of money that a name, or an answer, may be."""
 
 _WITH_BRACKETS = frozenset({"condition", "over", "seconds", "program"})
-"""Fields whose references may have indices in brackets, and programs inside, which have warnings of their own."""
+"""Fields whose references may have brackets, and programs inside, which have warnings of their own."""
 
 _COMPOSED = re.compile(r"[./\[\]\s]")
 """What joins ids to paths (`fan.left`, `each[3]`, `inner/hello`), and blanks."""
@@ -132,7 +132,7 @@ def _names(step: Step) -> Iterator[tuple[str, str]]:
 
 
 def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
-    """Indices in brackets where they are text: only conditions, `over` and `seconds` understand them."""
+    """Indices and names in brackets where they are text: only conditions, `over` and `seconds` understand them."""
     waiting: list[tuple[str, Any]] = [(f"steps[{index}]", row) for index, row in enumerate(data["steps"])][::-1]
     found = 0
     while waiting and found < _MAX_WARNINGS:
@@ -144,6 +144,13 @@ def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
             waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value)][::-1]
         elif isinstance(value, str) and "[" in value and (match := _BRACKETED.search(value)):
             found += 1
-            dotted = "$" + ".".join(names_of(match[0]))
-            message = f"the brackets of {match[0][:60]} are text here: an index is written {dotted[:60]}"
-            yield Fault(path, "index_in_text", message)
+            yield Fault(path, "index_in_text", _about_brackets(match[0]))
+
+
+def _about_brackets(reference: str) -> str:
+    dotted = written_path(names_of(reference))
+    shown = f"the brackets of {reference[:60]} are text here"
+    if "[" in dotted:
+        return f"{shown}: only a condition, 'over' and 'seconds' can refer to a name that has to be quoted"
+    what = "a name" if "'" in reference or '"' in reference else "an index"
+    return f"{shown}: {what} is written {dotted[:60]}"

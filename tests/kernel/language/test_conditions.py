@@ -141,7 +141,7 @@ HOSTILE = (
     "$a := 1",
     "eval('1')",
     "{'a': 1}",
-    "$a['b'] == 1",
+    "$a['b'].__class__() == 1",
     "print",
     "b'x' == $a",
     "$$",
@@ -227,12 +227,79 @@ def test_an_index_may_be_written_in_brackets():
 
 @pytest.mark.parametrize(
     "text",
-    ["$a[-1]", "$a[b]", "$a['b']", "$a[0", "$a[]", "$a[0]b", "$a[0.5]", "$a [0]", "$a[٣]", "$a[0](1)", "$a[ 0 ]"],
+    [
+        "$a[-1]",
+        "$a[b]",
+        "$a['b",
+        "$a ['b']",
+        "$a['b' ]",
+        "$a['b']c",
+        "$a['b\"]",
+        "$a.['b']",
+        "$a['b'](1)",
+        "$a[0",
+        "$a[]",
+        "$a[0]b",
+        "$a[0.5]",
+        "$a [0]",
+        "$a[٣]",
+        "$a[0](1)",
+        "$a[ 0 ]",
+    ],
 )
 def test_no_other_brackets_follow_a_reference(text):
     message = str(refused(text))
     if text.startswith("$a["):
-        assert any(words in message for words in ("is written $name[0]", "nothing joins", "means nothing", "a call"))
+        assert any(
+            words in message
+            for words in ("is written $name[0]", "nothing joins", "nothing closes", "means nothing", "a call")
+        )
+
+
+# --- names in quotes ---
+
+
+def test_a_name_that_is_no_word_is_quoted():
+    message = {"content-type": {"@id": [1, {"first name": "x"}]}, "$filter": 2, "it's": 3, "": 4, "a.b": 5}
+    assert holds("$m['content-type']['@id'][1]['first name'] == 'x'", m=message)
+    assert holds("$m[\"content-type\"]['@id'].0 == 1 and $m['content-type'].no == None", m=message)
+    assert holds(
+        "$m['$filter'] == 2 and $m[\"it's\"] == 3 and $m[''] == 4 and $m['a.b'] == 5 and 2 in[$m['$filter']]", m=message
+    )
+    assert holds("$['to-addr'] == 'bob' and $['to-addr'] == $[\"to-addr\"]", **{"to-addr": "bob"})
+    assert holds("$['m'].x[0] == $m['x'][0] and $['m']['x'] == [1]", m={"x": [1]})
+    assert Condition("$['to-addr'].x == $m['content-type']").references == {
+        ("to-addr", ("x",)),
+        ("m", ("content-type",)),
+    }
+    assert branch("$s['content-type'] == 1", {"content-type": 1})[0] == "yes"
+    assert branch("$['my step'] == 1", 0, {"my step": 1})[0] == "yes"
+
+
+def test_within_a_quoted_text_brackets_are_text():
+    assert holds("'$m[x]' == '1[x]' and \"$m['x']\" == \"1['x']\"", m=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("$to-addr == 'bob'", "$['to-addr']"),
+        ("$a.content-type.x==1", "$a['content-type'].x"),
+        ("not $a.@id", "$a['@id']"),
+        ("$a.it-is", "$a['it-is']"),
+        ("$", "$['any name']"),
+        ("$['x'", "$['any name']"),
+        ("$a[b]", "$name['any name']"),
+    ],
+)
+def test_a_name_that_wants_quotes_is_shown_with_them(text, said):
+    assert said in str(refused(text))
+
+
+def test_what_a_quoted_name_leads_to_is_told_as_it_is_written():
+    told = why("$s['content-type'].x > 1", {"content-type": {}})
+    assert "$s['content-type'] is an empty object, and has no x" in told
+    assert "there is no $['my step']" in why("$['my step'] > 1", 0)
 
 
 # --- why there is no answer ---
