@@ -52,18 +52,15 @@ def kept(function: Any, given: Collection[str]) -> Kept:
     if name not in _assigned(table):
         raise TypeError(f"save_tool() takes a function that its `def` names, not {name!r}; {WRITE}")
     there = {*given, *dir(builtins), *OF_MODULES, *(one for each in _tables(table) for one in _assigned(each))}
-    if at_once := _used(table) - there:
-        raise TypeError(
-            f"save_tool() can't keep {name!r}: its decorators, defaults or annotations use {_listed(at_once)}, "
-            "which later scripts don't have; leave them out"
-        )
     missing = {one for each in _tables(table) for one in _used(each)} - there
-    return Kept(name, source, _notice(name, missing, plain.__globals__) if missing else None)
+    return Kept(name, source, _notice(name, missing, _used(table), plain.__globals__) if missing else None)
 
 
 def _kind(function: Any) -> str:
     if isinstance(function, type):
         return "a class"
+    if isinstance(function, types.FunctionType):
+        return "one around something else"
     return "a bound method" if inspect.ismethod(function) else f"an object of the type {type(function).__name__!r}"
 
 
@@ -79,9 +76,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 def _assigned(table: symtable.SymbolTable) -> set[str]:
     """The names of the module that a table binds."""
     is_top = table.get_type() == "module"
-    return {
-        one.get_name() for one in table.get_symbols() if one.is_assigned() and (is_top or one.is_declared_global())
-    }
+    return {one.get_name() for one in table.get_symbols() if one.is_assigned() and (is_top or one.is_declared_global())}
 
 
 def _used(table: symtable.SymbolTable) -> set[str]:
@@ -89,17 +84,20 @@ def _used(table: symtable.SymbolTable) -> set[str]:
     return {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
 
 
+def _notice(name: str, missing: set[str], at_once: set[str], names: dict[str, Any]) -> str:
+    """What is told of the names that a function will miss. Those that are needed `at_once` are outside of its body."""
+    told = f"save_tool: {name!r} is kept, but uses {_listed(missing)} of this script, which later ones don't have."
+    if inside := missing - at_once:
+        written = [line for one in sorted(inside) if (line := _import(one, names.get(one))) is not None]
+        told += " Import or define what it uses inside it, and save it again"
+        told += f": {'; '.join(written)}." if written else "."
+    if outside := missing & at_once:
+        told += f" Its decorators, defaults and annotations use {_listed(outside)}: no script can import it with these."
+    return told
+
+
 def _listed(names: Collection[str]) -> str:
     return ", ".join(sorted(names))
-
-
-def _notice(name: str, missing: set[str], names: dict[str, Any]) -> str:
-    written = [line for one in sorted(missing) if (line := _import(one, names.get(one))) is not None]
-    shown = f": {'; '.join(written)}" if written else ""
-    return (
-        f"save_tool: {name!r} is kept, but uses {_listed(missing)} of this script, which later ones don't have. "
-        f"Import or define what it uses inside it, and save it again{shown}"
-    )
 
 
 def _import(name: str, value: Any) -> str | None:
