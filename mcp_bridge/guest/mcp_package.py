@@ -50,14 +50,15 @@ class Modules:
     def names(self, servers: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
         """The names that scripts, and the functions they have kept, can use without an import: `more` among them."""
         by_name = {row["name"]: getattr(self.servers, row["alias"]) for row in servers}
-        given = {f"mcp_{row['alias']}": by_name[row["name"]] for row in servers} | {
+        self._functions.given = given = {
+            **more,
+            **{f"mcp_{row['alias']}": by_name[row["name"]] for row in servers},
             "mcp_servers": by_name,
             "mcp": sys.modules["mcp"],
             "runtime": self.runtime,
             "LOADED_MCP_SERVERS": tuple(by_name),
         }
-        self._functions.given = more | given
-        return more | given
+        return given
 
     def known_tools(self) -> dict[str, list[str]]:
         """Tools by server alias, for the servers whose tools are already listed."""

@@ -112,8 +112,8 @@ def _advice(exc: BaseException, world: World) -> str | None:
 def _unknown_name(exc: NameError, failure: Failure, world: World) -> str | None:
     if failure.is_innermost:
         return undefined_names.unknown(exc.name, world)
-    _, is_saved, tool = failure.last_file.partition(SAVED_TOOLS)
-    if not is_saved or not exc.name:
+    tool = failure.last_file.removeprefix(SAVED_TOOLS)
+    if tool == failure.last_file or not exc.name:
         return None
     return (
         f"`{tool}` is a function kept by `runtime.save_tool`, which has nothing of the script that kept it: "

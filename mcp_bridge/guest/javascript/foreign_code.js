@@ -20,6 +20,9 @@ const GLOBALS = {
   Bun: `this is Node, not Bun; ${ONLY_NODES}`,
 };
 
+// The search for where a name comes from may take the square of this.
+const MAX_SEARCHED = 50_000;
+
 // What the SDK's results have, and plain data hasn't.
 const OF_RESULTS = 'content|structuredContent|structured_content|isError';
 
@@ -61,7 +64,7 @@ function before(error) {
 // A part that a call's result hasn't: it is plain data, and the script takes it for the SDK's object, or for other data.
 function ofResult(error, aliases) {
   const [, owner, name] = /(?:([\w$]+)\??\.)?([\w$]+)(?:\?\.|[.[])?$/.exec(before(error)) ?? [];
-  if (name === undefined) return null;
+  if (name === undefined || source.text.length > MAX_SEARCHED) return null;
   const assigned = owner === undefined ? `\\{[^{}]*\\b${escaped(name)}\\b[^{}]*\\}` : `\\b${escaped(owner)}`;
   const [, call] = new RegExp(`${assigned}\\s*=\\s*await\\s+((?:${aliases.join('|')})\\.\\w+)\\(`).exec(source.text) ?? [];
   if (call === undefined) return null;
