@@ -138,6 +138,76 @@ async def test_some_arguments_of_a_call_are_checked_for_themselves():
     assert await check.faults_of_part({"time": 12}) == ["time: 12 is not of type 'string'"]
 
 
+# --- what only the server checks ---
+
+A, B = ({"type": "string", "pattern": pattern} for pattern in ("^a", "^b"))
+KEYED = {"properties": {"k": {"type": "string", "pattern": "^x"}}, "required": ["k"]}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"type": "string", "not": {"pattern": "^-"}}, ["ok", "-"], [1]),
+        ({"not": A}, ["a", "b", 1], []),
+        ({"not": {"not": A}}, ["a", "b"], [1]),
+        ({"not": {"anyOf": [A, {"const": "c"}]}}, ["a", "b"], ["c"]),
+        ({"not": {"anyOf": [{"const": "c"}, A]}}, ["a", "b"], ["c"]),
+        ({"not": {"allOf": [A, {"maxLength": 3}]}}, ["abc", "abcd"], []),
+        ({"not": {"enum": ["a"]}}, ["b"], ["a"]),
+        ({"not": {"type": "integer", "format": "int32"}}, [1, "a"], []),
+        ({"oneOf": [A, B]}, ["a1", "c"], [1]),
+        ({"oneOf": [A, B, {"const": "c"}]}, ["a1", "c"], [1]),
+        ({"oneOf": [A, {"const": "c"}, {"maxLength": 1}]}, ["abc"], ["c"]),
+        ({"oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}, ["1.2.3.4"], [1]),
+        ({"not": {"oneOf": [A, {"maxLength": 3}]}}, ["abc", "abcd"], []),
+        ({"anyOf": [A, {"type": "integer"}]}, ["a", "b", 1], [None]),
+        ({"if": KEYED, "then": {"required": ["n"]}}, [{"k": "a"}, {"k": "a", "n": 1}, {}, {"k": 1}], []),
+        ({"if": KEYED, "then": {"required": ["n"]}, "else": {"required": ["m"]}}, [{"k": "a", "m": 1}], [{"k": "a"}]),
+        ({"if": KEYED, "else": {"required": ["m"]}}, [{"k": "a"}], [{}]),
+        ({"not": {"if": KEYED, "then": True, "else": False}}, [{"k": "a"}], []),
+        ({"contains": A, "maxContains": 1}, [["a", "b"], [1, "a"]], [[1], []]),
+        ({"contains": A, "minContains": 2}, [["a", "b", 1]], [["a", 1]]),
+        ({"contains": {"const": 1}, "maxContains": 1}, [[1]], [[1, 1]]),
+        ({"not": {"contains": A}}, [["a"], [1]], []),
+        ({"not": {"contains": A, "minContains": 0}}, [], [["a"], [1]]),
+        ({"not": {"propertyNames": {"pattern": "^a"}}}, [{"b": 1}], [{}]),
+        ({"not": {"dependentSchemas": {"k": KEYED}}}, [{"k": "a"}, {"k": 1}], [{}]),
+        ({"not": {"properties": {"k": A}, "additionalProperties": B}}, [{"k": "b"}, {"l": "a"}], [{}]),
+        ({"not": {"prefixItems": [A], "items": B}}, [["b"], [1]], [[]]),
+        ({"not": {"$ref": "#/$defs/named"}}, ["a", 1], []),
+        ({"oneOf": [{"$ref": "#/$defs/named"}, {"$ref": "#/$defs/named"}]}, ["a"], [1]),
+        (
+            {"if": KEYED, "then": {"properties": {"n": {}}}, "else": {"properties": {"m": {}}}}
+            | {"unevaluatedProperties": False},
+            [{"k": "a", "m": 1}, {"k": "a", "n": 1}, {"m": 1}],
+            [{"n": 1}],
+        ),
+        (
+            {"anyOf": [KEYED, {"properties": {"m": {}}}], "unevaluatedProperties": False},
+            [{"k": "a"}, {"m": 1}],
+            [{"k": "a", "o": 1}],
+        ),
+        ({"not": {"minimum": "5"}}, [1, 7], []),
+        ({"not": {"description": None}}, [], [1]),
+    ],
+)
+def test_what_depends_on_what_only_the_server_checks_is_left_to_it(schema, taken, refused):
+    check = ArgumentCheck({"properties": {"v": schema}, "$defs": {"named": A}})
+    for value in taken:
+        check.check({"v": value})
+    for value in refused:
+        with pytest.raises(ArgumentError):
+            check.check({"v": value})
+
+
+def test_the_bounds_of_what_a_list_contains_are_those_of_newer_dialects():
+    bounded = {"properties": {"v": {"contains": {"const": 1}, "maxContains": 1}}}
+    assert "at most 1" in wrong(bounded, {"v": [1, 1]})
+    ArgumentCheck({"$schema": DRAFT_7} | bounded).check({"v": [1, 1]})
+    wrong({"$schema": DRAFT_7} | bounded, {"v": [2]})
+
+
 # --- all of it ---
 
 

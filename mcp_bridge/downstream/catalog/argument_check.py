@@ -4,7 +4,8 @@ Arguments that can't be checked completely and within bounds are refused (`Unche
 rules decide by the types that a schema promises. The server itself has to check only what can't change the decision of
 a rule: `format`; `pattern` (rules see the text itself, and both pattern and text come from untrusted parties, which
 could make Python's regex engine run for ever); and names that only `unevaluatedProperties` forbids, where the check
-would have to follow references.
+would have to follow references. What depends on that, as `not` a pattern, is the server's to check, too
+(`three_valued_keywords`).
 
 An invalid schema is repaired if the invalid part says nothing about types (`required: true` in a property, a null
 description) or writes a type in another way (`"type": "int"`). Otherwise the schema can't be used, and its tool can't
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
 from mcp_bridge.downstream.catalog.schema_types import needed_text, object_shape, required_names
+from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT, evaluated, note_unknown, three_valued
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
@@ -264,12 +266,16 @@ def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
 
 
 # Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
-_HARMLESS = frozenset({
+_BOUNDS = frozenset({
     "required", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
-    "minContains", "maxContains", "title", "description", "default", "examples", "example", "deprecated",
-    "readOnly", "writeOnly", "$comment", "$id", "$anchor", "$schema", "id", "contentEncoding",
-    "contentMediaType",
+    "minContains", "maxContains",
+})  # fmt: skip
+
+# Keywords that refuse no value.
+_ANNOTATIONS = frozenset({
+    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
+    "$id", "$anchor", "$schema", "id", "contentEncoding", "contentMediaType",
 })  # fmt: skip
 
 _TYPES = {
@@ -298,9 +304,12 @@ def _repair(schema: Any, path: tuple[Any, ...]) -> None:
     node = schema
     for depth, part in enumerate(path):
         if isinstance(part, str) and isinstance(node, dict):
-            if part in _HARMLESS and not _is_name(path, depth):
+            if part in _BOUNDS | _ANNOTATIONS and not _is_name(path, depth):
                 # Another fault of the same keyword has removed it already.
                 node.pop(part, None)
+                if part in _BOUNDS:
+                    # Its server may know what is meant.
+                    node[LEFT_OUT] = True
                 return
             if part == "type" and not _is_name(path, depth) and _repair_type(node):
                 return
@@ -346,10 +355,7 @@ def _repair_type(node: dict[str, Any]) -> bool:
 def _bounded(kind: Any) -> Any:
     from jsonschema.validators import extend  # noqa: PLC0415
 
-    def nothing(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> Iterator[Any]:
-        return iter(())
-
-    ours: dict[str, Any] = {"pattern": nothing, "format": nothing}
+    ours: dict[str, Any] = dict(three_valued(kind.VALIDATORS))
     # Keywords that match property names by regular expressions.
     for name in ("patternProperties", "additionalProperties"):
         if name in kind.VALIDATORS:
@@ -400,15 +406,22 @@ def _unevaluated(keyword: Any) -> Any:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not isinstance(instance, (dict, list)) or not instance:
             return
-        expressions, references = _expressions_in(_steps.schema)
-        if references:
+        expressions, keywords = _expressions_in(_steps.schema)
+        if not keywords.isdisjoint(("$ref", "$dynamicRef", "$recursiveRef")):
             # References that it follows aren't counted there, and may recurse in exponentially many ways.
+            if value is False:
+                note_unknown()
             if isinstance(value, bool):
                 return
             raise UncheckedError("its schema has a schema for what is unevaluated beside references")
         if isinstance(instance, dict):
             _require_safe(expressions, instance)
-        yield from keyword(validator, value, instance, schema) or ()
+        errors, is_unknown = evaluated(keyword(validator, value, instance, schema) or ())
+        if is_unknown:
+            note_unknown()
+        # It takes what may fit for what fits, so that more is evaluated; of an `if`, one branch only.
+        if not (is_unknown and value is False and "if" in keywords):
+            yield from errors
 
     return bounded
 
@@ -427,22 +440,23 @@ def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
     _spend(len(expressions) * len(instance))
 
 
-def _expressions_in(schema: Any) -> tuple[list[str], bool]:
-    """The regular expressions that match property names anywhere in a schema, and whether it has references."""
+def _expressions_in(schema: Any) -> tuple[list[str], set[str]]:
+    """The regular expressions that match property names anywhere in a schema, and all of its keywords and names."""
     expressions: set[str] = set()
-    stack, references = [schema], False
+    keywords: set[str] = set()
+    stack = [schema]
     while stack:
         node = stack.pop()
         _spend(1)
         if isinstance(node, dict):
-            references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
+            keywords |= node.keys()
             own = node.get("patternProperties")
             if isinstance(own, dict):
                 expressions |= own.keys()
             stack.extend(node.values())
         elif isinstance(node, list):
             stack.extend(node)
-    return sorted(expressions), references
+    return sorted(expressions), keywords
 
 
 @cache

@@ -448,9 +448,7 @@ class HttpTransport:
         Raises:
             RequestFailedError: There was no response, or a refusal.
         """
-        async with self.fetch(
-            "POST", post.attempt, url=self.post_address, content=body, headers=headers
-        ) as response:
+        async with self.fetch("POST", post.attempt, url=self.post_address, content=body, headers=headers) as response:
             if response.status_code == HTTPStatus.ACCEPTED:
                 return RemoteFailure("bad_answer", "accepted the request without a result", response.status_code)
             if not response.is_success:

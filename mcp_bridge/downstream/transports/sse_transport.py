@@ -112,9 +112,7 @@ class SseTransport(HttpTransport):
             RequestFailedError: As `HttpTransport.attempt`.
         """
         del opens
-        async with self.fetch(
-            "POST", post.attempt, url=self.post_address, content=body, headers=headers
-        ) as response:
+        async with self.fetch("POST", post.attempt, url=self.post_address, content=body, headers=headers) as response:
             if not response.is_success:
                 return await self.refused(response, post)
         # Ended by the scope of the request: when it is answered, or nobody waits for it any more.
