@@ -627,7 +627,7 @@ def _ways_at_once(error: Any, schema: dict[str, Any]) -> list[list[str]]:
 def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
     """Names that aren't parameters. A schema may allow them: they are only listed beside another fault."""
     shape = object_shape(schema)
-    if shape.extra is not None or "patternProperties" in schema:
+    if shape.extra is not None:
         return []
     return _unknown(arguments, shape.properties, "parameter")
 
