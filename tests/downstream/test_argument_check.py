@@ -102,7 +102,35 @@ def test_arguments_that_name_one_of_several_ways_are_told_what_is_wrong_with_it(
     assert wrong(plain, {"a": {}}) == "a: {} is not valid under any of the given schemas"
 
 
+CAT = {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]}
+DOG = {
+    "properties": {"kind": {"enum": ["dog"]}, "bark": {"type": "string"}, "size": {"enum": ["s", "l"]}},
+    "required": ["kind", "bark"],
+}
+PETS = {"$defs": {"cat": CAT, "dog": DOG}}
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+@pytest.mark.parametrize("more", [[], [{"type": "null"}]], ids=["two", "nullable"])
+@pytest.mark.parametrize(
+    ("pet", "told"),
+    [
+        ({"kind": "dog"}, "pet: 'bark' is a required property"),
+        ({"kind": "dog", "bark": 1}, "pet.bark: 1 is not of type 'string'"),
+        ({"kind": "dog", "bark": "w", "size": "x"}, "pet.size: 'x' is not one of ['s', 'l']"),
+        ({"kind": "cat", "lives": "9"}, "pet.lives: '9' is not of type 'integer'"),
+        ({"kind": "bird"}, "pet.kind: 'cat' was expected"),
+    ],
+)
+def test_of_alternatives_that_a_constant_tells_apart_the_one_that_is_meant_is_told(keyword, more, pet, told):
+    options = [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}, *more]
+    assert wrong(PETS | {"properties": {"pet": {keyword: options}}}, {"pet": pet}) == told
+
+
 async def test_of_a_part_of_the_arguments_the_others_are_not_missed():
+    check = ArgumentCheck({"oneOf": [CAT, DOG]})
+    assert await check.faults_of_part({"kind": "dog"}) == []
+    assert await check.faults_of_part({"kind": "dog", "size": "x"}) == ["size: 'x' is not one of ['s', 'l']"]
     assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({}) == []
     assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({"id": "7"}) == [
         "id: '7' is not of type 'integer'"

@@ -126,7 +126,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_server(
             assert error.code == "tool_timeout"
             assert await text(fleet, "count", {"marker": "next"}) == "next", "others go on"
             with anyio.fail_after(30):
-                while "slow-cancelled" not in marked(calls):
+                while "slow-cancelled" not in marked(calls):  # noqa: ASYNC110 - a file of another process
                     await asyncio.sleep(0.05)
     assert marked(calls) == {"slow": 1, "slow-cancelled": 1, "next": 1}
 

@@ -31,7 +31,7 @@ from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jsonschema.protocols import Validator
 
@@ -539,7 +539,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     faults: list[str] = []
     alike: Counter[tuple[Any, ...]] = Counter()
     try:
-        for count, error in enumerate(validator.iter_errors(arguments)):
+        for count, error in enumerate(_meant(validator.iter_errors(arguments))):
             if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
             if partly and not error.absolute_path and _missing_ways(error, schema):
@@ -581,10 +581,43 @@ def _fault(error: Any, schema: dict[str, Any]) -> list[str]:
     if missing := _missing_ways(error, schema):
         return [f"{place}: {needed_text(error.validator, missing)}"]
     if error.context and (faults := _faults_of_way(error, schema)):
-        return [message for fault in faults[:_FAULTS_ALIKE] for message in _fault(fault, schema)]
+        return [message for fault in _meant(faults[:_FAULTS_ALIKE]) for message in _fault(fault, schema)]
     if len(ways := _ways_at_once(error, schema)) > 1:
         return [f"{place}: {needed_text('oneOf', ways).replace('give one', 'give only one')}"]
     return [f"{place}: {_message(error)}"]
+
+
+def _meant(errors: Iterable[Any]) -> Iterator[Any]:
+    """Faults, with those of the option that is meant in place of each union that has one."""
+    for error in errors:
+        if faults := _faults_of_constant(error):
+            yield from _meant(faults)
+        else:
+            yield error
+
+
+def _faults_of_constant(error: Any) -> list[Any]:
+    """The faults of the one option of a union whose constant (`kind: "dog"`) is there; empty if there is none."""
+    if error.validator not in {"anyOf", "oneOf"} or not isinstance(error.instance, dict):
+        return []
+    faults: dict[int, list[Any]] = {}
+    others = set()
+    for fault in error.context:
+        option = fault.relative_schema_path[0]
+        faults.setdefault(option, []).append(fault)
+        if len(fault.relative_path) == 1 and _is_constant(fault):
+            others.add(option)
+    # What is no object, as null, isn't meant either.
+    meant = [
+        those
+        for option, those in faults.items()
+        if option not in others and not any(each.validator == "type" and not each.relative_path for each in those)
+    ]
+    return meant[0] if others and len(meant) == 1 else []
+
+
+def _is_constant(fault: Any) -> bool:
+    return fault.validator == "const" or (fault.validator == "enum" and len(fault.validator_value) == 1)
 
 
 def _ways(error: Any, schema: dict[str, Any]) -> dict[int, list[str]]:
