@@ -118,6 +118,13 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
         except UnexpandedError as error:
             raise UnexpandedError(f"{what} {error}") from None
 
+    def header(name: str, text: str) -> str:
+        value = of(f"headers.{name}", text)
+        if expander.empty and value != value.strip() and text == text.strip():
+            empty = f"{' and '.join(expander.empty)} {'is' if len(expander.empty) == 1 else 'are'} empty"
+            raise UnexpandedError(f"headers.{name} begins or ends with a space, because {empty}.")
+        return value
+
     def path(what: str, text: str | None) -> str | None:
         if text is None:
             return None
@@ -139,7 +146,7 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
                 spec,
                 url=None if spec.url is None else of("url" if spec.openapi is None else "base_url", spec.url),
                 openapi=None if spec.openapi is None else document(spec.openapi),
-                headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+                headers={name: header(name, value) for name, value in spec.headers.items()},
                 tls=TlsFiles(
                     path("ca_file", spec.tls.ca_file),
                     path("client_cert", spec.tls.client_cert),
