@@ -95,9 +95,9 @@ def _move(
     """Whether one server can be in our configuration; adds it to what is added there, unless it is there."""
     name = path[-1]
     try:
+        _refuse_a_part(client, name, change.file)
         table = as_table(client, name, change.file.member(*path), settings)
         refuse_unusable(name, table)
-        _refuse_a_part(client, name, change.file)
         refuse_switched_off(client, name, table, change.file.content, path[1:2] if path[0] == "projects" else None)
     except NotTransferableError as exc:
         change.notes.append(f"{name!r} stays with {client.title}: {exc}")
