@@ -319,6 +319,20 @@ def test_the_users_part_has_files_read_and_the_folders_has_not(user):
     assert "a folder's entry can't have files read" in user.find("opencode").servers["mine"].problem
 
 
+def test_a_command_of_the_users_is_kept_from_the_folders_code_though_the_folder_changes_a_part(user, tmp_path):
+    user.write(user.file("codex"), '[mcp_servers.cx]\ncommand = "npx"\nargs = ["-y", "thing"]\n')
+    before = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert before != user.find("codex").servers["cx"]
+    user.write(user.folder / ".codex/config.toml", "[mcp_servers.cx]\ntool_timeout_sec = 5\n")
+    user.trusted("codex", ".codex/config.toml")
+    spec = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert (spec.args, spec.env, spec.cwd, spec.call_timeout) == (before.args, before.env, before.cwd, 5)
+    user.write(user.folder / ".codex/config.toml", '[mcp_servers.cx]\ncommand = "npx"\n')
+    user.trusted("codex", ".codex/config.toml")
+    spec = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert spec == user.find("codex").servers["cx"], "the folder's own command is for the folder"
+
+
 def test_a_script_of_the_folder_that_a_part_leads_to_is_trusted_with_it(user):
     user.write(user.file("codex"), '[mcp_servers.cx]\ncommand = "python3"\nargs = ["server.py"]\n')
     script = user.write(user.folder / "tools/server.py", "1")

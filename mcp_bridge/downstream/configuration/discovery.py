@@ -236,12 +236,14 @@ class _Entry:
         own: The user's file that it is of, which may have other files read; None if one of a folder's could have them
             read.
         scripts: As `ServerSpec.scripts`.
+        borrows: Whether its command is of a file beneath, and so for other folders, too.
     """
 
     value: Any
     file: Path
     own: Path | None = None
     scripts: Mapping[str, str] = field(default_factory=dict)
+    borrows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,8 @@ def _over(beneath: _Entry | None, entry: Any, file: Path, scripts: Mapping[str, 
         return _Entry(entry, file, scripts=scripts)
     # What the user's part has read stays, and the folder's has nothing read.
     own = None if any(OPENCODE_FILE in text for text in _texts(entry)) else beneath.own
-    return _Entry(client_file_reading.merged(beneath.value, entry), file, own, scripts)
+    borrows = isinstance(entry, dict) and "command" not in entry
+    return _Entry(client_file_reading.merged(beneath.value, entry), file, own, scripts, borrows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +281,7 @@ class _Finder:
         environ: The environment.
         discovery: Receives problems and skipped servers.
         trust: The user's trust records; None for none.
+        borrowing: Receives the names and files of servers of the folder whose command is of another file.
     """
 
     cwd: Path
@@ -285,6 +289,7 @@ class _Finder:
     environ: Mapping[str, str]
     discovery: Discovery
     trust: TrustStore | None
+    borrowing: set[tuple[str, str]] = field(default_factory=set)
 
     def servers(self, client: Client) -> Iterator[ServerSpec]:
         """A client's servers, the highest precedence first, with variables expanded."""
@@ -375,6 +380,8 @@ class _Finder:
     def _spec(self, client: Client, name: str, entry: _Entry, settings: Sequence[Table], scope: Scope) -> ServerSpec:
         """An entry with its variables expanded; an error in it becomes its `problem`."""
         context, file = EntryContext(name, settings, self.environ), entry.file
+        if entry.borrows:
+            self.borrowing.add((name, str(file)))
         try:
             found = shape(client.name, entry.value, context)
             spec = shaped(decode(name, found.entry, str(file), scope), found)
@@ -736,7 +743,10 @@ def discover(
         # A file in a parent folder configures other folders, too.
         from_above = configured.scope == "project" and folder_of(Path(file)) != cwd.resolve()
         if safe_directory is not None and (
-            configured.scope == "user" or from_above or (for_every_folder and configured.scope == "config")
+            configured.scope == "user"
+            or from_above
+            or (name, file) in finder.borrowing
+            or (for_every_folder and configured.scope == "config")
         ):
             discovery.servers[name] = isolate_runner(configured, safe_directory)
         else:
