@@ -29,10 +29,18 @@ _EDITOR = re.compile(r"\$\{([^{}]*)\}")
 _GEMINI = re.compile(r"\$(?:(\w+)|\{([^}]+?)(?::-([^}]*))?\})")
 _OPENCODE = re.compile(r"\{(env|file):([^{}]+)\}")
 
+OPENCODE_FILE = "{file:"
+"""What a text of opencode's has that is to have a file read."""
+
 _MAX_FILE_BYTES = 64 << 10
 """Size limit of a file that opencode's `{file:path}` names: it holds one value, such as a key."""
 
-_ONLY_THE_EDITOR = ("input:", "config:", "command:", "file", "relativeFile", "selectedText", "lineNumber", "execPath")
+_ONLY_THE_EDITOR = (
+    *("input:", "config:", "command:", "file", "relativeFile", "selectedText", "lineNumber", "columnNumber"),
+    # Of several folders that are open, the one of this name.
+    *("workspaceFolder:", "workspaceFolderBasename:", "cwd:"),
+    *("execPath", "defaultBuildTask", "extensionInstallFolder:"),
+)
 """Beginnings of the editors' variables that have no value outside of the editor."""
 
 
