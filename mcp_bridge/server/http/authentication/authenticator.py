@@ -15,7 +15,7 @@ import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -215,7 +215,7 @@ class Authenticator:
             return JSONResponse(document, headers={"access-control-allow-origin": "*"})
 
         # At the root as well: some clients look only there.
-        paths = dict.fromkeys((urlsplit(_metadata_url(self._oauth)).path, WELL_KNOWN))
+        paths = dict.fromkeys((unquote(urlsplit(_metadata_url(self._oauth)).path), WELL_KNOWN))
         return [Route(path, metadata, methods=["GET"]) for path in paths]
 
     async def _credential(self, request: HTTPConnection) -> _Credential:
