@@ -674,9 +674,9 @@ async def test_the_metadata_is_where_a_refusal_says_also_with_a_percent_in_its_p
 
 @pytest.mark.parametrize("where", ["https://brücke.例え.jp/mcp", 'https://b.example/mc"p', "https://b.example/mc\\p"])
 def test_an_address_that_no_header_can_hold_is_refused(where):
-    for given in ({"audience": where}, {"audience": "api://bridge", "resource": where}):
+    for keys in ({"audience": where}, {"audience": "api://bridge", "resource": where}):
         with pytest.raises(ValueError, match="punycode"):
-            OAuthResource(issuer="https://i.example", **given)
+            OAuthResource(issuer="https://i.example", **keys)
     assert OAuthResource(issuer="https://i.example", audience=where, resource=AUDIENCE).address == AUDIENCE
     assert OAuthResource(issuer="https://i.example", audience="https://xn--brcke-lva.xn--r8jz45g.jp/mcp")
 
