@@ -226,14 +226,13 @@ async def test_a_call_whose_token_expires_meanwhile_goes_on_and_is_answered(conf
     setup = configure(remote(hanging.port))
     with setup.config.open("a") as file:
         file.write(TABLES)
-    tokens = TokenStore(setup.state_dir)
-    brief = tokens.add("anna", seconds=8, restricted=True).text
-    token_of(setup, "anna")
+    brief = token_of(setup, "anna")
     async with serving(setup) as bridge, bridge.http() as http, client_of(bridge, brief, mode) as client:
         # Else the client asks for the list once it has the answer.
         await client.list_tools()
         calling = asyncio.ensure_future(client.call_tool("run_python", {"code": CALLS}))
         await until(lambda: hanging.calls)
+        await anyio.to_thread.run_sync(setup.command, "principal", "rotate", "anna", "--grace", "5s")
 
         async def has_expired():
             return await status_of(http, brief) == 401
