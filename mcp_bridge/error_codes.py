@@ -1172,7 +1172,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
         "unknown_http_session": Description(
             "A request over HTTP names a session that there isn't, or that has ended: it was ended, had no request for "
-            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun.",
+            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun, but by an "
+            "earlier request whose stream was to be resumed.",
             "Begin another with `initialize`, as the status 404 tells clients.", _CLIENT),
         "unknown_path": Description(
             "The viewer or the server has nothing at this path.",
