@@ -239,11 +239,21 @@ class Display:
             numbers = pyplot.get_fignums()
             if len(numbers) > MAX_FIGURES:
                 print(f"[{len(numbers) - MAX_FIGURES} more open figures: display(figure) shows one]")  # noqa: T201
-            for number in numbers[:MAX_FIGURES]:
-                figure = pyplot.figure(number)
-                if self._sent.isdisjoint(self._saved.get(figure, ())):
-                    self.display(figure)
-            pyplot.close("all")
+            try:
+                for number in numbers[:MAX_FIGURES]:
+                    self._show_figure(pyplot, number)
+            finally:
+                # One that can't be shown in time would be there again in each later cell.
+                pyplot.close("all")
+
+    def _show_figure(self, pyplot: Any, number: int) -> None:
+        """Display an open figure that wasn't shown yet; say so if it can't be drawn."""
+        try:
+            figure = pyplot.figure(number)
+            if self._sent.isdisjoint(self._saved.get(figure, ())):
+                self.display(figure)
+        except Exception as exc:  # noqa: BLE001  (the script's own text or artist; neither is it the script's end)
+            print(f"[figure {number} can't be drawn: {type(exc).__name__}: {exc}]", file=sys.stderr)  # noqa: T201
 
     def follow_pyplot(self) -> None:
         """Have `pyplot.show` display the open figures and close them, as in a notebook: what is drawn then is new."""
