@@ -247,7 +247,7 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 def print_run(record: ExecutionRecord, terminal: Terminal, *, is_others: bool = False) -> None:
-    """Print the script's output unchanged and its displays; errors, notices, and displays that can't be printed, go to stderr.
+    """Print the script's output unchanged and its displays; to stderr errors, notices, displays that can't be printed.
 
     Output that the terminal has already displayed is left out.
 

@@ -34,7 +34,9 @@ def advice(
     name = package_of(module, cache)
     if rights.allows(name):
         cached = ", and the cache has it" if any(files.name == name for _, files in cache.modules()) else ""
-        way = f"run it with --package {name}" if starter == "operator" else f"ask for it in the call, packages=[{name!r}]"
+        way = (
+            f"run it with --package {name}" if starter == "operator" else f"ask for it in the call, packages=[{name!r}]"
+        )
         return (
             f"the operator's list has {name}{cached}: {way}, or, if it has no compiled modules, write"
             f" await runtime.install({name!r})"
