@@ -13,16 +13,7 @@ from mcp_bridge.guest.values import blocks
 from mcp_bridge.guest.values.blocks import IMAGE_TYPES
 from mcp_bridge.wire.annotations import Any, Callable
 from mcp_bridge.wire.errors import LocalMessageError
-from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, OutputDisplay, ProgressReport
-
-RICH_METHODS = (
-    ("_repr_png_", "image/png"),
-    ("_repr_jpeg_", "image/jpeg"),
-    ("_repr_svg_", "image/svg+xml"),
-    ("_repr_markdown_", "text/markdown"),
-)
-
-IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+from mcp_bridge.wire.messages import OutputDisplay, ProgressReport
 
 MAX_FIGURES = 20
 """Most open figures that are shown at the end of a script."""
@@ -31,9 +22,6 @@ OUT = "/workspace/out"
 
 MAX_SAVED_BYTES = 64 << 20
 """The largest saved figure that is recognised when its file is displayed."""
-
-SCALINGS = 8
-"""How often an image is scaled down before it is given up."""
 
 
 def _is_used(folder: str) -> bool:
@@ -80,18 +68,19 @@ class Display:
         tool's result; in a list or a dict, too. HTML, PDF and audio, also those in a tool's result, are kept as files.
         """
         for thing in objects:
-            left = self._send_rich(thing, self._kept_block)
+            forms = forms_of(thing)
+            left = self._send_rich(thing, forms, self._kept_block)
             if left is thing:
-                left = self._without_document(thing)
+                left = self._without_document(thing, forms)
             if not isinstance(left, ImagePlaceholder):
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
-    def _send_rich(self, thing: Any, instead: Callable[[dict[str, Any]], Any] = lambda _: None) -> Any:
+    def _send_rich(self, thing: Any, forms: Any, instead: Callable[[dict[str, Any]], Any] = lambda _: None) -> Any:
         """Send the rich content of an object; return the rest to show as text, or an `ImagePlaceholder` for nothing.
 
-        `instead` is as for `extract_images`.
+        `forms` are the object's `forms_of`; `instead` is as for `extract_images`.
         """
-        data = rich_form(thing)
+        data = rich_form(thing, forms)
         if data is not None:
             self._send(data)
             return ImagePlaceholder(*next(iter(data.items())))
@@ -100,7 +89,7 @@ class Display:
             self._send(image)
         return left
 
-    def _without_document(self, thing: Any) -> Any:
+    def _without_document(self, thing: Any, forms: Any) -> Any:
         """Keep an object that is a document; a table as text; anything else as it is."""
         if isinstance(thing, (int, float, dict, tuple, type, types.ModuleType)) or thing is None:
             return thing
@@ -111,14 +100,20 @@ class Display:
         try:
             if (text := table(thing)) is not None:
                 return Shown(text)
-            found = document(thing)
+            found = document(thing, forms)
+            own = None if forms is None else forms.get("text/plain")
         except Exception:  # noqa: BLE001  (the script's own class: its `repr` may do all the same)
             return thing
         if found is None:
-            return thing
+            return thing if own is None else Shown(own)
         line = self._kept(found)
-        has_text = not isinstance(thing, (str, bytes, bytearray, memoryview)) and type(thing).__repr__ is not _NO_REPR
-        return Shown(f"{thing!r}\n{line}" if has_text else line)
+        if (
+            own is None
+            and not isinstance(thing, (str, bytes, bytearray, memoryview))
+            and type(thing).__repr__ is not _NO_REPR
+        ):
+            own = repr(thing)
+        return Shown(line if own is None else f"{own}\n{line}")
 
     def _kept_block(self, part: dict[str, Any]) -> Any:
         """What is shown in place of a PDF or audio in a tool's result, which is kept; None for anything else."""
@@ -129,12 +124,21 @@ class Display:
         found = of_block(part)
         return None if found is None else Shown(self._kept(found))
 
-    def _kept(self, found: Any) -> str:
-        """Keep a document; the line about that."""
+    def _kept_image(self, mime: str, body: str, why: str) -> str:
+        """Keep an image that isn't shown; the line about that."""
+        from mcp_bridge.guest.files.documents import of_image
+
+        found = of_image(mime, body)
+        if found is None:
+            return f"[{mime} not shown: {why}]"
+        return self._kept(found, f" not shown, since {why}")
+
+    def _kept(self, found: Any, said: str = "") -> str:
+        """Keep a document; the line about that, with what else is `said` of it."""
         import io
 
         self._documents += 1
-        what = f"{found.mime} of {len(found.data)} bytes"
+        what = f"{found.mime} of {len(found.data)} bytes{said}"
         try:
             uri = self._keep(io.BytesIO(found.data), f"display-{self._documents}{found.suffix}")
         except MCPError as exc:
@@ -148,7 +152,11 @@ class Display:
             if digest in self._sent:
                 return
             self._sent.add(digest)
-            data = fitting(mime, body)
+            # Imported late, as all that is about images: most scripts show none.
+            from mcp_bridge.guest.values.images import fitting
+
+            found = fitting(mime, body)
+            data = found if isinstance(found, dict) else {"text/plain": self._kept_image(mime, body, found)}
         self._capture.drain()
         for kind, text in data.items():
             notify_host(self._channel, OutputDisplay({kind: text}))
@@ -218,7 +226,7 @@ class Display:
             name = value.__qualname__
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
-        left = self._send_rich(value)
+        left = self._send_rich(value, forms_of(value))
         if left is value and type(value).__module__.partition(".")[0] == "pandas":
             from mcp_bridge.guest.values.table_text import table
 
@@ -239,11 +247,21 @@ class Display:
             numbers = pyplot.get_fignums()
             if len(numbers) > MAX_FIGURES:
                 print(f"[{len(numbers) - MAX_FIGURES} more open figures: display(figure) shows one]")  # noqa: T201
-            for number in numbers[:MAX_FIGURES]:
-                figure = pyplot.figure(number)
-                if self._sent.isdisjoint(self._saved.get(figure, ())):
-                    self.display(figure)
-            pyplot.close("all")
+            try:
+                for number in numbers[:MAX_FIGURES]:
+                    self._show_figure(pyplot, number)
+            finally:
+                # One that can't be shown in time would be there again in each later cell.
+                pyplot.close("all")
+
+    def _show_figure(self, pyplot: Any, number: int) -> None:
+        """Display an open figure that wasn't shown yet; say so if it can't be drawn."""
+        try:
+            figure = pyplot.figure(number)
+            if self._sent.isdisjoint(self._saved.get(figure, ())):
+                self.display(figure)
+        except Exception as exc:  # noqa: BLE001  (the script's own text or artist; neither is it the script's end)
+            print(f"[figure {number} can't be drawn: {type(exc).__name__}: {exc}]", file=sys.stderr)  # noqa: T201
 
     def follow_pyplot(self) -> None:
         """Have `pyplot.show` display the open figures and close them, as in a notebook: what is drawn then is new."""
@@ -269,6 +287,8 @@ class Display:
         import functools
         import weakref
 
+        from mcp_bridge.guest.values.images import type_of
+
         self._saved = weakref.WeakKeyDictionary()
         figures = sys.modules["matplotlib.figure"].Figure
         plain = figures.savefig
@@ -277,9 +297,8 @@ class Display:
         def savefig(figure: Any, fname: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(figure, fname, *args, **kwargs)
             data = _content(fname)
-            for magic, mime in IMAGE_MAGIC:
-                if data.startswith(magic):
-                    self._saved.setdefault(figure, set()).add(hash((mime, _base64(data))))
+            if (mime := type_of(data)) is not None:
+                self._saved.setdefault(figure, set()).add(hash((mime, blocks.base64_of(data))))
             return result
 
         savefig.unfollowed = plain  # type: ignore[attr-defined]
@@ -378,7 +397,7 @@ def _image_form(thing: Any) -> dict[str, Any] | None:
     if isinstance(thing, (str, int, float, type(None), types.ModuleType)):
         return None
     try:
-        form = rich_form(thing)
+        form = rich_form(thing, forms_of(thing))
     except Exception:  # noqa: BLE001  (the script's own class: its `repr` may do all the same)
         return None
     return form if form is not None and next(iter(form)) in IMAGE_TYPES else None
@@ -390,53 +409,6 @@ def _image_block(part: dict[str, Any]) -> dict[str, Any] | None:
     if isinstance(mime, str) and mime in IMAGE_TYPES and isinstance(body, str):
         return {mime: body}
     return None
-
-
-def fitting(mime: str, body: str) -> dict[str, Any]:
-    """What to send for a base64 image: the image, a scaled-down one, or an explanation; scaling is mentioned."""
-    size = blocks.size(body)
-    if size <= MAX_IMAGE_BYTES:
-        return {mime: body}
-    import binascii
-
-    try:
-        made, data, said = _scaled(binascii.a2b_base64(body))
-    except Exception as exc:  # noqa: BLE001  (no Pillow here, or no image that it reads)
-        why = f"it can't be scaled down: {exc}"
-        if isinstance(exc, ImportError):
-            why = 'Pillow, which scales, is not in the sandbox (the operator\'s setting `profile = "data"` brings it)'
-        return {
-            "text/plain": f"[{mime} of {size} bytes not shown: the limit is {MAX_IMAGE_BYTES}, and {why}. To keep it: "
-            "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image'), with base64.b64decode(...) for a tool's]"
-        }
-    return {made: _base64(data), "text/plain": f"[{mime} of {size} bytes scaled down {said}]"}
-
-
-def _scaled(data: bytes) -> tuple[str, bytes, str]:
-    """A smaller image: its type, its bytes, and a note on its size.
-
-    Raises:
-        ImportError: Pillow isn't installed.
-        ValueError: It can't be made small enough. Other errors are Pillow's.
-    """
-    import io
-    from importlib import import_module
-
-    with import_module("PIL.Image").open(io.BytesIO(data)) as image:
-        kind = "JPEG" if image.format == "JPEG" else "PNG"
-        width, height = image.size
-        size = len(data)
-        for _ in range(SCALINGS):
-            # Scale by area, and a little more: a smaller image compresses less well.
-            factor = min(0.9, (MAX_IMAGE_BYTES / size) ** 0.5 * 0.9)
-            image = image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))))  # noqa: PLW2901
-            buffer = io.BytesIO()
-            image.save(buffer, kind)
-            size = buffer.tell()
-            if size <= MAX_IMAGE_BYTES:
-                said = f"from {width}x{height} to {image.width}x{image.height}"
-                return f"image/{kind.lower()}", buffer.getvalue(), said
-    raise ValueError("it stays too large")
 
 
 def _content(file: Any) -> bytes:
@@ -451,16 +423,26 @@ def _content(file: Any) -> bytes:
     return value if isinstance(value, bytes) else b""
 
 
-def rich_form(thing: Any) -> dict[str, Any] | None:
-    """MIME type → text, or base64 for images; None for an object without a rich form."""
-    if isinstance(thing, (bytes, bytearray)):
-        for magic, mime in IMAGE_MAGIC:
-            if thing.startswith(magic):
-                return {mime: _base64(bytes(thing))}
-        if thing.startswith(b"RIFF") and thing[8:12] == b"WEBP":
-            return {"image/webp": _base64(bytes(thing))}
+def forms_of(thing: Any) -> Any:
+    """The `RichForms` of an object; None for what has none, such as a text, bytes, a list or a class."""
+    if type(thing) in _FORMLESS or isinstance(thing, (bytes, bytearray, type, types.ModuleType)):
         return None
-    if isinstance(thing, type):
+    from mcp_bridge.guest.values.rich_forms import RichForms
+
+    return RichForms(thing)
+
+
+_FORMLESS = frozenset({*_SCALARS, dict, list, tuple, set, frozenset, memoryview})
+
+
+def rich_form(thing: Any, forms: Any) -> dict[str, Any] | None:
+    """MIME type → text, or base64 for images; None for an object without a rich form. `forms` are its `forms_of`."""
+    if isinstance(thing, (bytes, bytearray)):
+        from mcp_bridge.guest.values.images import type_of
+
+        mime = type_of(thing)
+        return None if mime is None else {mime: blocks.base64_of(thing)}
+    if forms is None:
         return None
     if type(thing).__module__.startswith("matplotlib.") and hasattr(thing, "savefig"):
         import io
@@ -472,23 +454,10 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
             thing.savefig(buffer, format="png", bbox_inches="tight")
         else:
             unfollowed(thing, buffer, format="png", bbox_inches="tight")
-        return {"image/png": _base64(buffer.getvalue())}
-    for method, mime in RICH_METHODS:
-        if callable(form := getattr(thing, method, None)):
-            shown = form()
-            if isinstance(shown, bytes):
-                return {mime: _base64(shown)}
-            if isinstance(shown, str):
-                return {mime: shown}
+        return {"image/png": blocks.base64_of(buffer.getvalue())}
+    from mcp_bridge.guest.values.rich_forms import SHOWN
+
+    for mime in SHOWN:
+        if (form := forms.get(mime)) is not None:
+            return {mime: blocks.base64_of(form) if isinstance(form, bytes) else form}
     return None
-
-
-def _base64(data: bytes) -> str:
-    text: str = _encoded(data).decode("ascii")
-    return text
-
-
-def _encoded(data: bytes) -> Any:
-    import binascii
-
-    return binascii.b2a_base64(data, newline=False)

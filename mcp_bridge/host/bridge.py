@@ -863,7 +863,7 @@ class Bridge:
             if _looked_for_a_server(record):
                 record.notices += self._missing_servers
             if script.live and self.settings.install.allow:
-                record.notices += await self._package_advice(record)
+                record.notices += await self._package_advice(record, job.client.starter)
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -930,7 +930,7 @@ class Bridge:
 
         return make
 
-    async def _package_advice(self, record: ExecutionRecord) -> list[str]:
+    async def _package_advice(self, record: ExecutionRecord, starter: Starter) -> list[str]:
         """What to do about a module that a script has not found."""
         if record.error is None or record.error.get("type") not in {"ModuleNotFoundError", "ImportError"}:
             return []
@@ -938,7 +938,7 @@ class Bridge:
         from mcp_bridge.host.packages.missing_modules import advice
 
         found = await anyio.to_thread.run_sync(
-            advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile
+            advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile, starter
         )
         return [] if found is None else [found]
 

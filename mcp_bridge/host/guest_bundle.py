@@ -30,7 +30,8 @@ LATE = (
     "mcp_bridge.kernel.",
     *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "javascript", "packages")),
     *(f"mcp_bridge.guest.{name}" for name in ("programs", "near_names")),
-    *(f"mcp_bridge.guest.{name}" for name in ("values.table_text", "waits.waits", "waits.activity")),
+    *(f"mcp_bridge.guest.{name}" for name in ("values.table_text", "values.images", "values.rich_forms")),
+    *(f"mcp_bridge.guest.{name}" for name in ("waits.waits", "waits.activity")),
 )
 """How the names of modules begin that few scripts need. A container keeps them compressed."""
 

@@ -194,6 +194,13 @@ def test_run_shows_what_was_displayed(ran):
     assert json.loads(ran(record, as_json=True)[1])["displays"] == shown
 
 
+def test_run_says_what_there_is_to_notice(ran):
+    record = ExecutionRecord("0" * 16, notices=["1 file went with the sandbox", f"a server {EVIL}"])
+    status, out, err = ran(record)
+    assert (status, out) == (0, b"")
+    assert err.decode() == f"mcp-bridge: 1 file went with the sandbox\nmcp-bridge: a server {TAMED}\n"
+
+
 def test_run_says_the_hint_of_an_error(ran):
     error = BridgeError("call_limit", "Too many calls.", hint="Raise max_calls.").record()
     status, _, err = ran(ExecutionRecord("0" * 16, "call_limit", 137, error=error))

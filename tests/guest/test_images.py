@@ -107,9 +107,9 @@ r
 
 
 BEHIND_DATA = {
-    "python": "image = b'\\x89PNG\\r\\n\\x1a\\n' + bytes(100)\n"
+    "python": "image = b'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + bytes(100)\n"
     "display({'rows': [[1, 2.5, 'x', None, True]] * 5000, 'chart': image})",
-    "javascript": "const data = Buffer.concat([Buffer.from('89504e470d0a1a0a', 'hex'), Buffer.alloc(100)]).toString('base64')\n"
+    "javascript": "const data = Buffer.concat([Buffer.from('iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB', 'base64'), Buffer.alloc(100)]).toString('base64')\n"
     "display({ rows: Array.from({ length: 5000 }, () => [1, 2.5, 'x', null, true]), "
     "chart: { mime_type: 'image/png', data } })",
 }
@@ -145,20 +145,92 @@ class Rich:
 # --- what is too large ---
 
 
-async def test_an_image_that_is_too_large_is_said_with_the_line_to_write(sandboxes):
-    large = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(5_000_000)"
+async def test_an_image_that_is_too_large_is_kept_and_the_line_says_why_it_is_not_shown(sandboxes):
+    large = "b'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + bytes(5_000_000)"
     record = await sandboxes.run(f"display({large})\ndisplay([{large}])\n{large}\n")
     (shown,) = displays.checked(record.displays)
     assert isinstance(shown, displays.Text)
     assert shown.text.startswith(
-        "[image/png of 5000008 bytes not shown: the limit is 4194304, and Pillow, which scales, "
+        "[image/png of 5000024 bytes not shown, since the limit is 4194304 bytes, and Pillow, which scales, "
     )
     assert '(the operator\'s setting `profile = "data"` brings it)' in shown.text
-    assert "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image')" in shown.text
+    assert shown.text.endswith(f": artifact://{record.execution}/display-1.png]")
+    assert [(row["name"], row["size"]) for row in record.artifacts] == [("display-1.png", 5_000_024)]
     # Larger than a frame of the channel may be.
     record = await sandboxes.run("display(b'\\xff\\xd8\\xff' + bytes(20_000_000))\nprint('went on')", memory=512 << 20)
     assert lines(record) == ["went on"]
     assert kinds(record) == ["text/plain"]
+
+
+HEADERS = {
+    "png": "89504e470d0a1a0a0000000d4948445200002328000000030800000000",
+    "jpeg": "ffd8ffe000104a46494600010100000100010000ffc0001108000323280100",
+    "gif": "47494638396128230300800000",
+    "webp lossy": "524946461e000000574542505650382012000000d001009d012a28230300000000000000",
+    "webp lossless": "524946461e0000005745425056503" + "84c120000002f27a30000000000000000000000000000",
+    "webp extended": "524946461e00000057454250565038580a00000000000000272300020000",
+    "jpeg without a size": "ffd8ffe0616263",
+    "png of eight bytes": "89504e470d0a1a0a",
+    "gif of no pixels": "47494638396100000300800000",
+}
+"""Images that clients' models refuse: of 9000 pixels by 3, and what has no size."""
+
+
+async def test_images_that_models_refuse_are_kept_as_files_and_said_to_be(bilingual):
+    show = {"python": "display(bytes.fromhex('{}'))\n", "javascript": "display(Buffer.from('{}', 'hex'));\n"}
+    code = "".join(show[bilingual.language].format(header) for header in HEADERS.values())
+    record = await bilingual.run(code)
+    assert printed(record) == ""
+    told = [shown["text/plain"] for shown in record.displays]
+    for name, line in zip(HEADERS, told, strict=True):
+        why = "its header can't be read" if " of " in name or "without" in name else "it has 9000x3"
+        assert why in line, (name, line)
+    assert [row["size"] for row in record.artifacts] == [len(bytes.fromhex(header)) for header in HEADERS.values()]
+
+
+async def test_an_image_has_the_type_that_its_content_has(bilingual):
+    record = await bilingual.run("display({'mime_type': 'image/jpeg', 'data': 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB'})")
+    assert (printed(record), kinds(record)) == ("", ["image/png"])
+
+
+BUNDLES = """
+class Bundle:
+    def __init__(self, bundle): self.bundle = bundle
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        if self.bundle is None: raise ValueError("no bundle")
+        return self.bundle
+    def __repr__(self): return "Bundle()"
+class Method(Bundle):
+    def _repr_png_(self): return PNG, {"width": 1}
+    def _repr_html_(self): return "<i>", {}
+import base64
+PNG = b"\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1"
+display(
+    Bundle({"image/png": PNG, "text/html": "<b>"}),
+    Bundle(({"image/png": base64.encodebytes(PNG + b"1").decode()}, {})),
+    Bundle({"text/markdown": "# title", "text/html": "<b>"}),
+    Bundle({"image/svg+xml": "<svg/>"}),
+    Bundle({"text/html": "<b>", "text/plain": "a chart"}),
+    Bundle({"application/pdf": base64.b64encode(b"%PDF-1").decode()}),
+    Bundle({"text/plain": "only text"}),
+    Bundle({"application/json": {}}), Bundle(None), Bundle(7),
+    Method({"text/html": "<b>"}),
+)
+"""
+
+
+async def test_an_object_is_shown_by_its_bundle_and_by_its_methods_where_that_has_nothing(sandboxes):
+    record = await sandboxes.run(BUNDLES)
+    uri = f"artifact://{record.execution}/display"
+    assert lines(record) == [
+        "a chart",
+        f"[text/html of 3 bytes: {uri}-1.html]",
+        "Bundle()",
+        f"[application/pdf of 6 bytes: {uri}-2.pdf]",
+        "only text",
+        *["Bundle()"] * 3,
+    ]
+    assert kinds(record) == ["image/png", "image/png", "text/markdown", "image/svg+xml"], "the last one is the first"
 
 
 ALONE = """
@@ -307,6 +379,20 @@ os.wait()
     assert (record.status, printed(record).strip()) == ("success", "shown"), record.stderr
 
 
+async def wide_ones_and_what_cannot_be_drawn_are_told(bridge):
+    wide = await bridge.run("import PIL.Image\ndisplay(PIL.Image.new('RGB', (12000, 300)))")
+    assert kinds(wide) == ["image/png", "text/plain"]
+    assert "scaled down from 12000x300 to 8000x200" in wide.displays[1]["text/plain"]
+    undrawn = r"plt.title(r'$\frac{$'); plt.figure(); plt.plot([1, 2]); print('drawn')"
+    for end in ("", "\nplt.show(); print(plt.get_fignums())"):
+        code = f"import matplotlib.pyplot as plt\nplt.plot([1])\nplt.figure(); {undrawn}{end}"
+        record = await bridge.run(code, session="figures")
+        assert (record.status, kinds(record)) == ("success", ["image/png"] * 2), record.error
+        assert "[figure 2 can't be drawn: " in record.stderr.decode()
+    record = await bridge.run("print('next')", session="figures")
+    assert (record.status, kinds(record), record.stderr) == ("success", [], b"")
+
+
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(500)
 async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, setup):
@@ -352,8 +438,11 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, se
         photo = noise + "b = io.BytesIO()\nimage.resize((4000, 4000)).save(b, 'JPEG', quality=100)\nb.getvalue()"
         record = await shown("plt.close('all')\n" + photo)
         assert kinds(record) == ["image/jpeg", "text/plain"]
-        broken = await shown("plt.close('all')\nb'\\x89PNG\\r\\n\\x1a\\n' + bytes(5_000_000)")
+        broken = await shown(
+            "plt.close('all')\nb'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + bytes(5_000_000)"
+        )
         assert "it can't be scaled down" in broken.displays[0]["text/plain"]
+        await wide_ones_and_what_cannot_be_drawn_are_told(bridge)
 
         table = await shown(
             "plt.close('all')\nimport pandas as pd\ndisplay(pd.DataFrame({'name': ['a', 'b'], 'n': [1, 2.5]}))\n"

@@ -96,6 +96,45 @@ open(out + "bad\\nname", "w").write("x")
             assert line in told, (line, told)
 
 
+async def test_what_is_deep_or_has_no_name_is_told_and_what_may_not_be_read_is_kept(bilingual):
+    code = {
+        "python": """
+import os
+os.chdir("/workspace/out")
+for name, depth in (("a", 20), ("b", 21)):
+    folder = "/".join([name] * depth)
+    os.makedirs(folder)
+    open(folder + "/file", "w").write("x")
+os.mkdir("locked"); open("locked/f", "w").write("f"); os.chmod("locked", 0)
+open("closed", "w").write("c"); os.chmod("closed", 0)
+open(b"\\xff", "w").write("x")
+""",
+        "javascript": """
+const fs = require("fs");
+process.chdir("/workspace/out");
+for (const [name, depth] of [["a", 20], ["b", 21]]) {
+  const folder = Array(depth).fill(name).join("/");
+  fs.mkdirSync(folder, { recursive: true });
+  fs.writeFileSync(`${folder}/file`, "x");
+}
+fs.mkdirSync("locked"); fs.writeFileSync("locked/f", "f"); fs.chmodSync("locked", 0);
+fs.writeFileSync("closed", "c"); fs.chmodSync("closed", 0);
+fs.writeFileSync(Buffer.from([0xff]), "x");
+""",
+    }
+    async with bilingual.open() as opened:
+        record = await opened.run(code)
+        printed(record)
+        names = {"__".join([*["a"] * 20, "file"]): digest(b"x"), "locked__f": digest(b"f"), "closed": digest(b"c")}
+        assert kept(record) == names
+        assert sorted(record.stderr.decode().splitlines()) == [
+            "[not kept: /workspace/out/\\udcff: [bad_artifact_name] its name isn't UTF-8]",
+            f"[not kept: /workspace/out/{'/'.join(['b'] * 21)}: folders nest deeper than 20]",
+        ]
+        nothing = {"python": "import os; os.rmdir('out')", "javascript": "require('fs').rmdirSync('out')"}
+        assert (await opened.run(nothing)).stderr == b""
+
+
 async def test_a_cell_is_told_of_what_is_not_kept_only_if_it_is_new_or_has_changed(both):
     make = """
 import os

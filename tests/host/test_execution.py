@@ -713,9 +713,9 @@ class Shown:
 class Markdown:
     def _repr_markdown_(self): return "# title"
 class Image:
-    def _repr_png_(self): return b"\\x89PNG\\r\\n\\x1a\\nrest"
+    def _repr_png_(self): return b"\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1rest"
 display(Markdown(), Image(), "text", 7)
-display(b"\\xff\\xd8\\xffjpeg")
+display(b"\\xff\\xd8\\xff\\xc0\\0\\x11\\x08\\0\\1\\0\\1jpeg")
 Markdown()
 """,
         "for n in range(200): display(type('M', (), {'_repr_markdown_': lambda s: 'x'})())",
@@ -1145,7 +1145,7 @@ catch (error) { console.log("failed", await runtime.load_memory("k")) }
 
 
 async def test_only_so_many_objects_are_displayed(bilingual):
-    png = b"\x89PNG\r\n\x1a\n"
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1"
     code = {
         "python": f"for n in range(200): display({png!r} + bytes([n]))",
         "javascript": f"for (let n = 0; n < 200; n++) display(Buffer.from([...{list(png)}, n]))",

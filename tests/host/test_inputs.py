@@ -935,6 +935,35 @@ print(open(f"{at}/own").read(), open(f"{at}/spare").read())
 """
 
 
+BY_DESCRIPTOR = """
+import os
+names = os.listdir("/workspace/in")
+def read(name, at):
+    with open(name, opener=lambda path, flags: os.open(path, flags, dir_fd=at)) as file: return file.read()
+print([[read(name, at) for name in sorted(found)] for _, _, found, at in os.fwalk("/workspace/in/tree")])
+at = os.open("/workspace/in/other", os.O_RDONLY)
+print(os.listdir(at), os.stat("b", dir_fd=at).st_size, os.read(os.open("b", os.O_RDONLY, dir_fd=at), 9))
+try: os.open("b", os.O_WRONLY, dir_fd=at)
+except PermissionError as error: print(error.strerror)
+os.mkdir("/tmp/own")
+own = os.open("new", os.O_WRONLY | os.O_CREAT, 0o640, dir_fd=os.open("/tmp/own", os.O_RDONLY))
+print(oct(os.fstat(own).st_mode), os.open in os.supports_dir_fd, os.open.__name__)
+"""
+
+
+async def test_what_is_opened_by_the_descriptor_of_its_folder_is_fetched(sandboxes, data):
+    for name in ("tree/a", "tree/deep/b", "other/b"):
+        data.write(name, name)
+    async with sandboxes.open(governance=data.governed(tree="tree", other="other")) as bridge:
+        record = await bridge.run(BY_DESCRIPTOR)
+        assert lines(record) == [
+            "[['tree/a'], ['tree/deep/b']]",
+            "['b'] 7 b'other/b'",
+            "Permission denied",
+            "0o100640 True open",
+        ]
+
+
 async def test_what_is_handed_in_is_there_before_it_is_fetched_and_never_reads_as_something_else(sandboxes, data):
     data.write("a.csv", "1,2\n")
     for name in ("child", "spare"):

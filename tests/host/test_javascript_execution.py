@@ -147,13 +147,13 @@ async def test_of_an_array_of_millions_of_items_the_first_are_shown(bridge):
 
 
 async def test_images_beside_much_else_and_within_what_is_odd_are_shown(bridge):
-    png = "Buffer.from('iVBORw0KGgo=', 'base64')"
+    png = "Buffer.from('iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB', 'base64')"
     codes = {
-        f"const a = [{png}]; a[5] = 1; Object.freeze(a)": "[ <image/png, 8 bytes>, <4 empty items>, 1 ]",
+        f"const a = [{png}]; a[5] = 1; Object.freeze(a)": "[ <image/png, 24 bytes>, <4 empty items>, 1 ]",
         f"({{ get x() {{ throw 1 }}, [Symbol('s')]: 1, png: {png}, ['__proto__']: 2 }})": (
-            "{ x: [Getter], png: <image/png, 8 bytes>, ['__proto__']: 2, Symbol(s): 1 }"
+            "{ x: [Getter], png: <image/png, 24 bytes>, ['__proto__']: 2, Symbol(s): 1 }"
         ),
-        f"class Mine extends Array {{}}; Mine.of({png})": "Mine(1) [ <image/png, 8 bytes> ]",
+        f"class Mine extends Array {{}}; Mine.of({png})": "Mine(1) [ <image/png, 24 bytes> ]",
     }
     for record, (code, text) in zip(await bridge.all(*codes), codes.items(), strict=True):
         # Versions of Node write symbols in either way.

@@ -315,6 +315,31 @@ async def test_randomness_is_the_same_in_a_rebuilding_and_nowhere_else(both):
         assert fork.value == repr(told.strip())
 
 
+async def test_folders_made_for_the_moment_have_the_same_names_in_a_rebuilding(both):
+    code = """
+import fs, { mkdtempSync } from 'node:fs'
+import { mkdtemp } from 'node:fs/promises'
+import { pathToFileURL } from 'node:url'
+const called = (...given) => new Promise((resolve, reject) => fs.mkdtemp(...given, (error, made) => error ? reject(error) : resolve(made)))
+const made = [mkdtempSync('/tmp/a-'), await mkdtemp('/tmp/b-'), await called('/tmp/c-'), mkdtempSync(pathToFileURL('/tmp/d-')),
+  `${mkdtempSync(Buffer.from('/tmp/e-'), 'buffer')}`, Buffer.from(await called('/tmp/f-', 'hex'), 'hex').toString()]
+const failed = []
+for (const bad of [() => mkdtempSync('/no/x'), () => mkdtemp('/no/x'), () => called('/no/x'), () => mkdtempSync(3), () => mkdtempSync('/tmp/', 'no')])
+  try { failed.push(await bad()) } catch (error) { failed.push(error.message.slice(0, 58)) }
+console.log(made.join(' '))
+"""
+    async with opened(both) as cells:
+        told = printed(await well(cells, code)).split()
+        assert [name[:7] for name in told] == [f"/tmp/{letter}-" for letter in "abcdef"]
+        modes = "made.map((name) => fs.statSync(name).mode & 0o777).every((mode) => mode === 0o700)"
+        assert (await well(cells, modes)).value == "true"
+        assert (await well(cells, "failed.join('; ')")).value.count(
+            "ENOENT: no such file or directory, mkdtemp '/no/xXXXXXX'"
+        ) == 3
+        put_away(cells)
+        assert (await well(cells, "made.join(' ')")).value == repr(" ".join(told))
+
+
 async def test_a_session_has_one_language(both):
     async with opened(both) as cells:
         await well(cells, "let x = 1")

@@ -145,6 +145,25 @@ def forked(depth):
 """
 
 
+async def test_a_random_module_that_is_reloaded_draws_the_same_in_every_rebuilding(sandboxes):
+    async with sandboxes.open() as bridge:
+        code = """
+import importlib, random, sys
+drawn = [random.random()]
+importlib.reload(random)
+drawn += [random.random(), random.Random().random()]
+del sys.modules["random"]
+import random
+drawn += [random.random(), random.Random("seed").random() == random.Random("seed").random()]
+print(drawn)
+"""
+        first = printed(await bridge.run(code, session="s"))
+        assert len(set(ast.literal_eval(first))) == 5
+        put_away(bridge)
+        again = await bridge.run("print(drawn)", session="s")
+        assert (printed(again), again.session["rebuilt"]) == (first, 1)
+
+
 async def test_forked_processes_draw_numbers_of_their_own_and_the_same_in_every_rebuilding(sandboxes):
     async with sandboxes.open() as bridge:
         await bridge.run(FORKS, session="s")

@@ -13,7 +13,6 @@ import anyio
 from mcp_bridge import escaping
 from mcp_bridge.cli import command_runner, configuration_loading, exit_statuses, terminal_prompts
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.sandbox.languages import language_of_file
@@ -249,7 +248,7 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 def print_run(record: ExecutionRecord, terminal: Terminal, *, is_others: bool = False) -> None:
-    """Print the script's output unchanged and its displays; errors, and displays that can't be printed, go to stderr.
+    """Print the script's output unchanged and its displays; to stderr errors, notices, displays that can't be printed.
 
     Output that the terminal has already displayed is left out.
 
@@ -281,7 +280,7 @@ def print_run(record: ExecutionRecord, terminal: Terminal, *, is_others: bool = 
             err.append(f"mcp-bridge:{hint}")
         else:
             err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
-    err += [f"mcp-bridge: {notice}" for notice in record.notices if is_of_plan(notice)]
+    err += [f"mcp-bridge: {notice}" for notice in record.notices]
     if record.given_before:
         err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]

@@ -225,8 +225,3 @@ def unused_notices(approved: ApprovedCalls) -> list[str]:
     names = ", ".join(escape_name(call.tool) for call in approved.left[:MAX_TOLD])
     more = ", …" if len(approved.left) > MAX_TOLD else ""
     return [f"dry run: {len(approved.left)} of the calls that were approved as a whole were not made: {names}{more}"]
-
-
-def is_of_plan(notice: str) -> bool:
-    """Whether a notice is about a dry run, or about what was approved after one."""
-    return notice.startswith("dry run: ")

@@ -43,21 +43,22 @@ SUFFIXES = {
 """Of the files of what tools give, by type; other audio has none of its own."""
 
 
-def document(thing: Any) -> Document | None:
-    """An object as a document: bytes of a PDF or of audio, or what has an HTML or PDF form; None for anything else."""
+def document(thing: Any, forms: Any) -> Document | None:
+    """An object as a document: bytes of a PDF or of audio, or what has an HTML or PDF form; None for anything else.
+
+    `forms` are the object's `RichForms`, or None.
+    """
     if isinstance(thing, str):
         is_page = thing[:200].lstrip().lower().startswith(("<!doctype html", "<html"))
         return Document("text/html", ".html", thing.encode("utf-8", "backslashreplace")) if is_page else None
     if isinstance(thing, (bytes, bytearray, memoryview)):
         return of_bytes(bytes(thing))
-    for method, mime, suffix in (("_repr_pdf_", "application/pdf", ".pdf"), ("_repr_html_", "text/html", ".html")):
-        form = getattr(thing, method, None)
-        if callable(form):
-            made = form()
-            if isinstance(made, str):
-                made = made.encode("utf-8", "backslashreplace")
-            if isinstance(made, bytes):
-                return Document(mime, suffix, made)
+    for mime, suffix in (("application/pdf", ".pdf"), ("text/html", ".html")) if forms is not None else ():
+        made = forms.get(mime)
+        if isinstance(made, str):
+            made = _decoded(made) if mime == "application/pdf" else made.encode("utf-8", "backslashreplace")
+        if made is not None:
+            return Document(mime, suffix, made)
     return None
 
 
@@ -78,10 +79,20 @@ def of_block(block: dict[str, Any]) -> Document | None:
     mime = blocks.mime(block)
     if mime != "application/pdf" and not mime.startswith("audio/"):
         return None
+    data = _decoded(blocks.body(block))
+    return Document(mime, SUFFIXES.get(mime, ".bin"), data) if data else None
+
+
+def of_image(mime: str, body: str) -> Document | None:
+    """An image in base64 that isn't shown; None for what is no base64."""
+    data = _decoded(body)
+    return Document(mime, f".{mime.removeprefix('image/')}", data) if data else None
+
+
+def _decoded(body: str) -> bytes | None:
     import binascii
 
     try:
-        data = binascii.a2b_base64(blocks.body(block))
+        return binascii.a2b_base64(body)
     except ValueError:
         return None
-    return Document(mime, SUFFIXES.get(mime, ".bin"), data) if data else None

@@ -186,6 +186,11 @@ class Inputs:
         else:
             self._open(_database(args[0]) if event == "sqlite3.connect" else args[0], 0)
 
+    def reach(self, path: str, flags: int) -> None:
+        """Have the content of a path there that is about to be opened."""
+        if self._turn.owner != _thread.get_ident():
+            self._open(path, flags)
+
     def _open(self, what: Any, flags: int) -> None:
         """Have the content of a path in `FOLDER` there before it is used."""
         if (path := in_folder(what)) is None:
@@ -203,6 +208,11 @@ class Inputs:
         with self._turn:
             self._names.begin_cell()
             is_name = path in self._names
+            is_closed = self._names.is_closed(path)
+        if is_closed:
+            # Opened as a folder, whose files are listed or opened by the descriptor.
+            self.look(path)
+            return
         if exists(path) and not is_name:
             return
         name = path[len(FOLDER) + 1 :]
@@ -466,4 +476,4 @@ def fetch_on_open(channel: Channel) -> None:
         pass
     inputs = of(channel)
     sys.addaudithook(inputs.on_event)
-    follow_looks(inputs.look)
+    follow_looks(inputs.look, inputs.reach)

@@ -90,21 +90,26 @@ class LeftFiles:
         told = untold = names = 0
         used: dict[str, str] = {}
         files = _walk()
-        for path, entry in files:
+        for path, why in files:
             shown = path[len(FOLDER) + 1 :]
             try:
+                if why is not None:
+                    raise _LeftOutError(why)
                 name = shown.replace("/", BETWEEN)
                 if used.setdefault(name, path) != path:
                     raise _LeftOutError(f"another file has the name {name!r}")
+                if _has_surrogate(name):
+                    # No frame carries it to the host, which refuses others that are no names by this code.
+                    raise _LeftOutError("[bad_artifact_name] its name isn't UTF-8")
                 names += 1
                 if names > MAX_FILES:
                     raise _LeftOutError(f"there are more than {MAX_FILES} files", is_last=True)
-                self._keep_one(path, name, entry, interrupted_at)
+                self._keep_one(path, name, interrupted_at)
             except _LeftOutError as exc:
-                if not exc.is_last and not self._is_news(path, entry, str(exc)):
+                if not exc.is_last and not self._is_news(path, str(exc)):
                     continue
                 if told < MAX_TOLD:
-                    print(f"[not kept: {FOLDER}/{_printable(shown)}: {exc}]", file=sys.stderr)  # noqa: T201
+                    print(f"[not kept: {_printable(path)}: {exc}]", file=sys.stderr)  # noqa: T201
                     told += 1
                 else:
                     untold += 1
@@ -114,23 +119,23 @@ class LeftFiles:
         if untold:
             print(f"[not kept: {untold} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
 
-    def _is_news(self, path: str, entry: Any, why: str) -> bool:
-        """Whether no earlier cell was told that a file, as it is now, isn't kept for this reason."""
+    def _is_news(self, path: str, why: str) -> bool:
+        """Whether no earlier cell was told that a file or folder, as it is now, isn't kept for this reason."""
         try:
-            now = (key_of(entry.stat(follow_symlinks=False)), why)
+            now = (key_of(os.lstat(path)), why)
         except OSError:
             return True
         before, self._left_out[path] = self._left_out.get(path), now
         return before != now
 
-    def _keep_one(self, path: str, name: str, entry: Any, interrupted_at: Callable[[], float | None]) -> None:
+    def _keep_one(self, path: str, name: str, interrupted_at: Callable[[], float | None]) -> None:
         try:
-            before = entry.stat(follow_symlinks=False)
+            before = os.lstat(path)
             if not stat.S_ISREG(before.st_mode):
                 raise _LeftOutError("it is a link" if stat.S_ISLNK(before.st_mode) else "it is no regular file")
             if self._kept.get(path) == key_of(before):
                 return
-            with open(os.open(path, _OPEN), "rb") as file:
+            with open(_made_readable(path, lambda: os.open(path, _OPEN)), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise _LeftOutError("it is no regular file")
@@ -164,15 +169,22 @@ class _Hurried:
         return self._file.read(size)
 
 
-def _walk() -> Iterator[tuple[str, Any]]:
-    """What isn't a folder, by path; within a folder by name."""
+def _walk() -> Iterator[tuple[str, str | None]]:
+    """What isn't a folder, by path, within a folder by name; and the folders that aren't looked into, each with why."""
     waiting, looked = [FOLDER], 0
     while waiting:
         here = waiting.pop()
+        if here.count("/") - FOLDER.count("/") > MAX_DEPTH:
+            yield here, f"folders nest deeper than {MAX_DEPTH}"
+            continue
         try:
-            with os.scandir(here) as entries:
+            with _made_readable(here, lambda: os.scandir(here)) as entries:  # noqa: B023  (called at once)
                 rows = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
+        except FileNotFoundError:
+            # The script, or what it has left running, has removed it.
+            continue
+        except OSError as exc:
+            yield here, str(exc.strerror or exc)
             continue
         looked += len(rows)
         if looked > MAX_LOOKED:
@@ -180,10 +192,24 @@ def _walk() -> Iterator[tuple[str, Any]]:
             return
         for entry in rows:
             if entry.is_dir(follow_symlinks=False):
-                if here.count("/") - FOLDER.count("/") < MAX_DEPTH:
-                    waiting.append(entry.path)
+                waiting.append(entry.path)
             else:
-                yield entry.path, entry
+                yield entry.path, None
+
+
+def _made_readable(path: str, open_it: Callable[[], Any]) -> Any:
+    """What `open_it` gives. A file or folder that nobody may read is made readable: it was left to be kept."""
+    try:
+        return open_it()
+    except PermissionError:
+        mode = os.lstat(path).st_mode
+        os.chmod(path, stat.S_IMODE(mode) | (0o700 if stat.S_ISDIR(mode) else 0o400))
+        return open_it()
+
+
+def _has_surrogate(text: str) -> bool:
+    """Whether a name isn't UTF-8: Python has each byte that isn't as half of a pair."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _printable(text: str) -> str:

@@ -120,6 +120,10 @@ class Names:
             os.mkdir(path)
             self._folders.append(path)
 
+    def is_closed(self, path: str) -> bool:
+        """Whether a path is a folder whose files weren't asked for."""
+        return path in self._closed
+
     def open(self, path: str) -> None:
         """Let a closed folder be used."""
         if path in self._closed:
@@ -171,43 +175,64 @@ def _put_file(path: str, size: int, modified: float) -> None:
         os.close(file)
 
 
-def follow_looks(look: Callable[[str], bool]) -> None:
+def follow_looks(look: Callable[[str], bool], reach: Callable[[str, int], None]) -> None:
     """From now on, have the names in place before this interpreter looks at a path in `FOLDER`.
 
     Args:
         look: Called with a path; whether a name alone is there.
+        reach: Called with a path, and flags by which it is about to be opened by the descriptor of a folder: the event
+            that an audit hook gets doesn't say which folder that is.
     """
     for name in ("stat", "lstat", "access"):
-        original = getattr(os, name)
-        setattr(os, name, replacement := _following(original, look))
-        for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
-            if original in known:
-                known.add(replacement)
+        _replace(name, _looking(getattr(os, name), look))
+    _replace("open", _opening(os.open, reach))
 
 
-def _following(original: Callable[..., Any], look: Callable[[str], bool]) -> Callable[..., Any]:
+def _replace(name: str, replacement: Any) -> None:
+    original = getattr(os, name)
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(replacement, attribute, getattr(original, attribute, None))
+    replacement.__wrapped__ = original
+    setattr(os, name, replacement)
+    for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if original in known:
+            known.add(replacement)
+
+
+def _looking(original: Callable[..., Any], look: Callable[[str], bool]) -> Callable[..., Any]:
     is_access = original.__name__ == "access"
 
     def looks(path: Any, *args: Any, **options: Any) -> Any:
-        if type(path) is not int and options.get("dir_fd") is None:
-            is_name = (found := in_folder(path)) is not None and look(found)
+        if type(path) is not int:
+            is_name = (found := in_folder(path, options.get("dir_fd"))) is not None and look(found)
             if is_name and is_access and (args or (options.get("mode"),))[0] == os.R_OK:
                 # It will be readable when it is opened.
                 return True
         return original(path, *args, **options)
 
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        setattr(looks, attribute, getattr(original, attribute, None))
-    looks.__wrapped__ = original  # type: ignore[attr-defined]
     return looks
 
 
-def in_folder(path: Any) -> str | None:
-    """A path in `FOLDER`, or `FOLDER` itself, as an absolute one; None for any other."""
+def _opening(original: Callable[..., int], reach: Callable[[str, int], None]) -> Callable[..., int]:
+    def opens(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None and (found := in_folder(path, dir_fd)) is not None:
+            reach(found, flags)
+        return original(path, flags, mode, dir_fd=dir_fd)
+
+    return opens
+
+
+def in_folder(path: Any, dir_fd: int | None = None) -> str | None:
+    """A path in `FOLDER`, or `FOLDER` itself, as an absolute one; None for any other.
+
+    Args:
+        path: The path.
+        dir_fd: The folder that it is relative to; None for the current one.
+    """
     try:
         text = os.fsdecode(path)
         if not text.startswith("/"):
-            text = os.path.join(os.getcwd(), text)
+            text = os.path.join(os.getcwd() if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}"), text)
     except (TypeError, ValueError, OSError):
         return None
     if not text.startswith("/workspace") and ".." not in text:

@@ -5,15 +5,9 @@ const path = require('node:path');
 const util = require('node:util');
 const { MAX_DEPTH, MAX_VALUES, SCALARS_PER_VALUE, body, bytesOf, isBlock, isImage, mime, own, size } = require('./blocks');
 const { MCPError } = require('./errors');
+const { checked, imageType } = require('./images');
 
-const MAX_IMAGE_BYTES = 4 << 20;
 const ARTIFACT_CHUNK_BYTES = 1024 * 1024;
-
-const MAGIC = [
-  [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 'image/png'],
-  [[0xff, 0xd8, 0xff], 'image/jpeg'],
-  [[0x47, 0x49, 0x46, 0x38], 'image/gif'],
-];
 
 // Whole, as far as may be printed: other bounds hold. That of arrays is for those whose text is much longer than they
 // are, such as 200 MB of bytes.
@@ -33,12 +27,6 @@ const TIMERS = new Set([Timeout.prototype, Immediate.prototype]);
 const isTimer = (value) => (
   typeof value === 'object' && value !== null && !util.types.isProxy(value) && TIMERS.has(Object.getPrototypeOf(value))
 );
-
-function imageType(bytes) {
-  for (const [magic, type] of MAGIC) if (magic.every((byte, at) => bytes[at] === byte)) return type;
-  const text = bytes.toString('latin1', 0, 12);
-  return text.startsWith('RIFF') && text.slice(8) === 'WEBP' ? 'image/webp' : null;
-}
 
 // An image as `{type, data}`, in base64; null for anything else.
 function imageOf(value) {
@@ -136,11 +124,11 @@ class Display {
     return found === null ? null : new Shown(this.#kept(found));
   }
 
-  // Keep a document, before anything else is done; the line about it.
-  #kept({ mime: type, suffix, data }) {
+  // Keep a document, before anything else is done; the line about it, with what else is `said` of it.
+  #kept({ mime: type, suffix, data }, said = '') {
     this.#documents += 1;
     const name = `display-${this.#documents}${suffix}`;
-    const what = `${type} of ${data.length} bytes`;
+    const what = `${type} of ${data.length} bytes${said}`;
     try {
       let uri;
       for (let start = 0; start < data.length; start += ARTIFACT_CHUNK_BYTES) {
@@ -234,11 +222,14 @@ class Display {
     const key = `${type}:${data.length}:${data}`;
     if (this.#sent.has(key)) return;
     this.#sent.add(key);
-    const shown = size(data) <= MAX_IMAGE_BYTES ? { [type]: data } : {
-      'text/plain': `[${type} of ${size(data)} bytes not shown: the limit is ${MAX_IMAGE_BYTES}. To keep it: `
-        + "fs.writeFileSync('/tmp/image', DATA); await artifact('/tmp/image')]",
-    };
-    this.#channel.notify('output.display', { data: shown });
+    const { type: found, why } = checked(data);
+    if (why === undefined) {
+      this.#channel.notify('output.display', { data: { [found]: data } });
+      return;
+    }
+    const document = { mime: type, suffix: `.${type.slice('image/'.length)}`, data: Buffer.from(data, 'base64') };
+    const line = this.#kept(document, ` not shown, since ${why}`);
+    this.#channel.notify('output.display', { data: { 'text/plain': line } });
   }
 }
 

@@ -2,6 +2,7 @@
 // Randomness from a seed: the cells of a session that run again in another container get the same, as in
 // `guest/session/randomness.py`.
 const crypto = require('node:crypto');
+const { followFolders } = require('./folder_names');
 
 const BLOCK_BYTES = 32;
 const MAX_SAFE = 2 ** 48 - 1;
@@ -85,6 +86,7 @@ function begin(seed) {
   for (const name of ['randomUUID', 'getRandomValues']) {
     Object.defineProperty(crypto.webcrypto, name, { value: replaced[name], writable: true, configurable: true });
   }
+  followFolders(bytes);
   // For what imports them by name.
   require('node:module').syncBuiltinESMExports();
 }

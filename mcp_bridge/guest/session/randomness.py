@@ -17,7 +17,7 @@ BLOCK_BYTES = 32
 
 
 def begin(seed: bytes) -> dict[str, Callable[[], None]]:
-    """Replace the system's randomness. Returns what has to be called when a module of that name is first imported."""
+    """Replace the system's randomness. Returns what has to be called once a module of that name is there."""
     from hashlib import sha256
 
     # What interrupts a thread that holds it, as a handler of signals or a finalizer does, may draw or fork.
@@ -63,24 +63,20 @@ def begin(seed: bytes) -> dict[str, Callable[[], None]]:
     if hasattr(os, "getrandom"):
         os.getrandom = getrandom
 
-    if "random" in sys.modules:
-        _follow_random(urandom)
-        return {}
-    return {"random": lambda: _follow_random(urandom)}
+    return {"_random": lambda: _follow_random(urandom)}
 
 
 def _follow_random(urandom: Callable[[int], bytes]) -> None:
-    random: Any = sys.modules["random"]
-    own: Any = random.Random.seed
+    """Replace the class of which `random` makes its generators, however often that module is imported or reloaded."""
+    core: Any = sys.modules["_random"]
+    plain: Any = core.Random
 
-    def seed_from(self: Any, a: Any = None, version: int = 2) -> None:
-        own(self, int.from_bytes(urandom(BLOCK_BYTES), "big") if a is None else a, version)
+    class Random(plain):  # type: ignore[misc]
+        __doc__ = plain.__doc__
 
-    seed_from.__name__, seed_from.__qualname__, seed_from.__doc__ = "seed", "Random.seed", own.__doc__
-    random.Random.seed = seed_from
-    random._urandom = urandom  # noqa: SLF001
-    # The module's own generator was made before, and so was its method.
-    random._inst.seed()  # noqa: SLF001
-    random.seed = random._inst.seed  # noqa: SLF001
-    # Python seeds it in a forked process, from the kernel. Hooks of a child run in the order of their registration.
-    os.register_at_fork(after_in_child=random._inst.seed)  # noqa: SLF001
+        # Python's module calls it for each generator that is made, and for its own in a forked process.
+        def seed(self, a: Any = None, /) -> None:
+            super().seed(int.from_bytes(urandom(BLOCK_BYTES), "big") if a is None else a)
+
+    Random.__module__, Random.__qualname__ = plain.__module__, plain.__qualname__
+    core.Random = Random

@@ -47,6 +47,13 @@ def body(block: dict[str, Any]) -> Any:
     return block.get("data") or block.get("blob")
 
 
+def base64_of(data: bytes | bytearray) -> str:
+    """Bytes in base64."""
+    import binascii
+
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
 def size(text: str) -> int:
     """The decoded size of base64 text in bytes."""
     return len(text) * 3 // 4 - text[-2:].count("=")

@@ -11,11 +11,14 @@ from mcp_bridge.sandbox.packages.requirements import parse_requirement
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.ledger.storage.execution_store import Starter
     from mcp_bridge.sandbox.packages.cache import WheelCache
     from mcp_bridge.sandbox.packages.installer import PackageRights
 
 
-def advice(record: ExecutionRecord, rights: PackageRights, cache: WheelCache, profile: str) -> str | None:
+def advice(
+    record: ExecutionRecord, rights: PackageRights, cache: WheelCache, profile: str, starter: Starter
+) -> str | None:
     """A sentence for a script that has ended since a module isn't there; None for another failed import.
 
     Args:
@@ -23,6 +26,7 @@ def advice(record: ExecutionRecord, rights: PackageRights, cache: WheelCache, pr
         rights: What its principal's scripts may ask for.
         cache: Knows what packages have.
         profile: The profile in force.
+        starter: Who has started it: the operator by a command, an agent by a call.
     """
     module = None if record.error is None else missing_module(record.error["message"])
     if module is None:
@@ -30,9 +34,12 @@ def advice(record: ExecutionRecord, rights: PackageRights, cache: WheelCache, pr
     name = package_of(module, cache)
     if rights.allows(name):
         cached = ", and the cache has it" if any(files.name == name for _, files in cache.modules()) else ""
+        way = (
+            f"run it with --package {name}" if starter == "operator" else f"ask for it in the call, packages=[{name!r}]"
+        )
         return (
-            f"the operator's list has {name}{cached}: ask for it in the call, packages=[{name!r}], or, if it has no"
-            f" compiled modules, by await runtime.install({name!r})"
+            f"the operator's list has {name}{cached}: {way}, or, if it has no compiled modules, write"
+            f" await runtime.install({name!r})"
         )
     said = ""
     if (found := _profile_with(name)) is not None and found != profile:

@@ -304,6 +304,8 @@ async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandbox
         [notice] = await told("import bs4")
         assert "packages=['beautifulsoup4']" in notice
         assert "runtime.install('beautifulsoup4')" in notice
+        notices = (await bridge.run("import bs4", starter="operator")).notices
+        assert any("run it with --package beautifulsoup4, or" in notice for notice in notices)
         assert 'allow = ["shop", "beautifulsoup4", "polars"]' in (await told("from polars import x"))[0]
         assert 'profile = "data" brings pandas' in (await told("import pandas.core"))[0]
         assert 'allow = ["shop", "beautifulsoup4", "cash"]' in (await told("import cash"))[0]

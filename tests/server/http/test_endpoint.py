@@ -762,7 +762,7 @@ async def test_of_many_events_the_newest_are_kept(configure):
 
 
 async def test_an_answer_larger_than_what_is_kept_is_resumed_before_and_after_there_is_one(http_bridge):
-    code = "import time\nprogress(1, 2, 'begun')\ntime.sleep(0.5)\nb'\\x89PNG\\r\\n\\x1a\\n' + bytes(2_000_000)"
+    code = "import time\nprogress(1, 2, 'begun')\ntime.sleep(0.5)\nb'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + bytes(1_999_984)"
     async with http_bridge.http() as http:
         session = await opened(http)
         last = await begun(http, session, code)
