@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -453,11 +453,14 @@ def not_rebuilt_without(stored: StoredExecution, server: str, why: str) -> Bridg
     """
     place = Cell.of(stored)
     which = "A cell of the session" if place is None else f"The cell {place.number} of the session {place.session!r}"
+    named: dict[str, Any] = {} if place is None else {"session": place.session, "cell": place.number}
     return BridgeError(
         "session_not_rebuilt",
         f"{which} ({stored.id}) can't run again without the server {server!r}, {why.strip().removesuffix('.')}.",
         hint="Nothing was done twice. Once the server is there again, the session is rebuilt. Or fork it at an earlier"
         " cell.",
+        execution=stored.id,
+        **named,
     )
 
 
