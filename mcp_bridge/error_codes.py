@@ -289,9 +289,10 @@ GROUPS: Final[tuple[Group, ...]] = (
             "made.",
             "Fork the session before that cell, or end it to begin anew."),
         "session_not_rebuilt": Description(
-            "The session's sandbox is gone, and rebuilding it is switched off, or over a limit.",
-            "Have the operator change `[sessions]` or the limit that the message names, fork the session at an earlier "
-            "cell, or end it."),
+            "The session's sandbox is gone, and rebuilding it is switched off, or over a limit, or a server that its "
+            "cells have called isn't there at the moment.",
+            "Have the operator change `[sessions]` or the limit, or mend the server, that the message names, fork the "
+            "session at an earlier cell, or end it."),
         "session_waiting": Description(
             "The session's last cell waits, for a person or an outcome.",
             "Ask for the same code to go on with it, cancel its execution, or end the session."),

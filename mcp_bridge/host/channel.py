@@ -141,6 +141,10 @@ async def _waits_for_no_effect() -> bool:
     return False
 
 
+async def _takes_no_note(_params: Any, _request: RequestContext) -> None:
+    pass
+
+
 class TooManyRequestsError(Exception):
     """The guest didn't stop although its requests were refused."""
 
@@ -296,7 +300,8 @@ class HostChannel:
         answer: Returns the result of a request, given its context; a BridgeError becomes the guest's error.
         on_notification: Called with each notification.
         on_wait: Called with +1 when a request begins, or the guest is blocked by the host, and -1 when that is over.
-        on_cancelled_before_start: Called with a request that the guest cancelled before it was worked on.
+        on_cancelled_before_start: Called with a request that the guest cancelled, or left at its end, before it was
+            worked on, and with its context.
         on_closed: Called when the guest's end is closed without a result, to find out why. Returns whether `serve`
             waits for effects in progress.
         principal: Whose execution it is, for the share of the interpreter.
@@ -310,7 +315,7 @@ class HostChannel:
         answer: Callable[[Any, RequestContext], Awaitable[Any]],
         on_notification: Callable[[Any], None],
         on_wait: Callable[[int], None],
-        on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
+        on_cancelled_before_start: Callable[[Any, RequestContext], Awaitable[None]] = _takes_no_note,
         on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
         principal: str | None = None,
     ) -> None:
@@ -650,8 +655,9 @@ class HostChannel:
                 self._on_wait(-1)
                 del self.requests[request.number]
                 request.effect_ended()
-                if request.was_cancelled and not has_started:
-                    self._on_cancelled_before_start(params)
+                if request.is_cancelled and not has_started:
+                    with anyio.CancelScope(shield=True):
+                        await self._on_cancelled_before_start(params, request)
         finally:
             if answer is None:
                 self._worked(request, size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
 import hashlib
 import logging
@@ -167,10 +168,15 @@ class Requests:
         """Whoever waited for the answer to a call has it."""
         self._script.answers.taken(call)
 
-    def cancelled_before_start(self, request: Any) -> None:
-        """The script has cancelled a request before it was looked at."""
-        if (call := getattr(request, "call", None)) is not None:
-            self._script.cancelled_before_start(call)
+    async def cancelled_before_start(self, request: Any, context: RequestContext) -> None:
+        """The script has cancelled a request, or left it at its end, before it was looked at."""
+        if (call := getattr(request, "call", None)) is None:
+            return
+        made = None
+        if isinstance(request, messages.ToolCall) and messages.overlong(request) is None:
+            with contextlib.suppress(BridgeError):
+                made = self._script.recorder(resolve(request.server, self._allowed), request, context)
+        await self._script.cancelled_before_start(call, made)
 
     async def answer(self, request: Any, context: RequestContext) -> Any:
         """The result of a request. None is given while a call of the script waits: it is to come to rest.
@@ -453,12 +459,9 @@ class Requests:
         async def look() -> Any:
             return await self._values.described(await self._looked_up(request))
 
-        if isinstance(request, messages.CatalogCheck) or (
-            isinstance(request, messages.CatalogTools) and not request.told
-        ):
-            # For our own modules in the sandbox, which make a call of it.
-            return await look()
-        return await self._script.lookups.answer(*_lookup(request), look)
+        # The tools themselves are for our own modules in the sandbox, which make calls of them: these are recorded.
+        is_listing = isinstance(request, messages.CatalogTools) and not request.told
+        return await self._script.lookups.answer(*_lookup(request), look, failures_only=is_listing)
 
     async def _looked_up(self, request: Any) -> dict[str, Any]:
         match request:
@@ -487,10 +490,14 @@ class Requests:
 
     async def _tools(self, server: str) -> dict[str, Any]:
         name = resolve(server, self._allowed)
-        tools = await self._catalog.tools(name)
+        try:
+            tools = await self._catalog.tools(name)
+        except BridgeError as exc:
+            self._script.course.unlisted[name] = exc.message
+            raise
         mark: int | None = self._catalog.mark(name)
         rows = await _rendered(describe.proxy_row, tools)
-        if self._script.history.calls or self._script.history.held:
+        if not self._script.history.is_empty:
             # It is run again, perhaps: what it has called it can call, as it did.
             repeatable, differs = await self._repeatable_rows(name, tools, rows)
             if differs:
@@ -567,7 +574,10 @@ class Requests:
         tool = await self._catalog.tool(resolve(request.server, self._allowed), request.tool)
         # What stands behind a reference is known to the gate alone.
         plain = await off_loop(request.arguments, _without_references, request.arguments)
-        return {"faults": await self._catalog.faults(tool, plain)}
+        faults = await self._catalog.faults(tool, plain)
+        # For the record: run again, the script finds the tool as it was when a call didn't fit it.
+        [row] = await _rendered(describe.proxy_row, [tool])
+        return {"faults": faults, "row": row}
 
     async def _find(self, server: str, name: str) -> ToolInfo:
         """By name or alias, and where that fails without regard to case."""

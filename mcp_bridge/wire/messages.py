@@ -237,7 +237,10 @@ class CatalogDescribe(NamedTuple):
 
 
 class CatalogCheck(NamedTuple):
-    """The faults of some arguments of a call that isn't made. Result: `{"faults": [str]}`, each with its path."""
+    """The faults of some arguments of a call that isn't made.
+
+    Result: `{"faults": [str], "row": object}`: each fault with its path, and the tool's row as `CatalogTools` has it.
+    """
 
     server: str
     tool: str

@@ -268,6 +268,41 @@ async def test_a_session_is_rebuilt_though_its_tools_have_changed(shops, change)
         assert shop.reached == [*DONE, ("create", {"title": "x"}), ("drop", {"name": "y"})]
 
 
+CAUGHT = {
+    "a tool that was not there": (
+        "try: await shop.ship(x=1)\nexcept AttributeError: print('no')",
+        "try { await shop.ship({x: 1}) } catch { console.log('no') }",
+    ),
+    "an argument that was not one": (
+        "try: await shop.pay(amount=1, to='x')\nexcept TypeError as exc: print(exc)",
+        "try { await shop.pay({amount: 1, to: 'x'}) } catch (error) { console.log(error.message) }",
+    ),
+}
+UNCAUGHT = {
+    "a tool that was not there, uncaught": ("await shop.ship(x=1)", "await shop.ship({x: 1})"),
+    "an argument that was not one, uncaught": (
+        "await shop.pay(amount=1, to='x')",
+        "await shop.pay({amount: 1, to: 'x'})",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*CAUGHT, *UNCAUGHT])
+async def test_a_call_that_could_not_be_made_is_not_made_when_its_session_is_rebuilt(shops, case):
+    python, javascript = (CAUGHT | UNCAUGHT)[case]
+    async with shops(tool("pay", ["amount"], amount={"type": "number"})) as shop:
+        imports = "from mcp.servers import shop\n", 'import { shop } from "mcp/servers"\n'
+        first = await shop.cell(imports[0] + python, imports[1] + javascript)
+        assert first.status == ("success" if case in CAUGHT else "error")
+        await shop.lists(PAY, tool("ship", x={}))
+        shop.bridge._shared.live_sessions.end_all()
+        # From here on its tools are those of today.
+        printed(await shop.cell("print(await shop.ship(x=2))", "console.log(await shop.ship({x: 2}))"))
+        assert shop.reached == [("ship", {"x": 2})]
+        stored = await shop.bridge.lifecycle.stored(first.execution, "local")
+        assert (await shop.bridge.replay_execution(stored)).difference is None
+
+
 async def test_a_name_of_a_recorded_argument_goes_before_the_same_one_of_an_argument_of_now(shops):
     async with shops(tool("pay", ["due-date"], **{"due-date": TEXT})) as shop:
         python = "from mcp.servers import shop\nprint(await shop.pay(due_date='x'))"
@@ -282,7 +317,9 @@ async def test_a_script_that_can_not_repeat_a_call_says_that_the_tools_have_chan
     async with shops(tool("pay", ["a"], a=TEXT, b=TEXT)) as shop:
         python = "from mcp.servers import shop\nimport inspect\nawait shop.pay(a=str(inspect.signature(shop.pay)))\n"
         python += "await runtime.wait_event('go')"
-        javascript = "let said = ''; try { await mcp.servers.shop.pay({}) } catch (error) { said = error.message }\n"
+        javascript = (
+            "let said = ''; try { await mcp.servers.shop.pay({a: 1}) } catch (error) { said = error.message }\n"
+        )
         javascript += "await mcp.servers.shop.pay({a: said}); await runtime.wait_event('go');"
         waits = await shop.cell(python, javascript, session=None, key="k")
         assert waits.status == "suspended", waits.error

@@ -94,7 +94,7 @@ class Waiting:
             if context.is_cancelled:
                 let_go()
 
-    def cancelled_before_start(self, request):
+    async def cancelled_before_start(self, request, context):
         pass
 
     async def divergence(self):
@@ -130,7 +130,7 @@ class Told:
     async def project(self, value):
         return value
 
-    def cancelled_before_start(self, request):
+    async def cancelled_before_start(self, request, context):
         pass
 
     async def divergence(self):

@@ -7,6 +7,7 @@ import pytest
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts import divergence
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -56,7 +57,8 @@ async def test_a_cell_that_fails_in_another_way_stops_the_rebuilding_with_both_e
 TOSSED = "import time\nfrom mcp.servers import faulty\nif time.time_ns() >> 12 & 1: await faulty.echo(text='more')"
 
 
-async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes):
+async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes, monkeypatch):
+    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 0.5)
     async with sandboxes.open(faulty()) as bridge:
         # A coin, as a seed would be recorded: until it calls nothing, and then until it does.
         for number in range(100):
@@ -112,6 +114,18 @@ async def test_advice_is_not_compared_and_a_forgotten_call_is_no_other_failure(b
         assert (bilingual.language == "python") == ("never awaited" in second.error["message"]), second.error
         put_away(bridge.bridge)
         assert (await bridge.run("y + z", session="s")).value == "2"
+
+
+async def test_an_error_with_both_advice_and_a_note_on_a_forgotten_call_is_the_same_again(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        code = "import asyncio\ntask = asyncio.create_task(mcp.servers.faulty.sleep(seconds=0.1))"
+        first = await bridge.run(code, session="s")
+        assert "no running event loop\n" in first.error["message"], "the advice"
+        assert "never awaited" in first.error["message"]
+        put_away(bridge)
+        assert (await bridge.run("asyncio.__name__", session="s")).value == "'asyncio'"
+        stored = await bridge.lifecycle.stored(first.execution, "local")
+        assert (await bridge.replay_execution(stored)).difference is None
 
 
 PLAIN = {

@@ -1,9 +1,14 @@
 """What a script has looked up is in its record: sessions are rebuilt, and runs go on, whatever is there by then."""
 
+import shutil
+import sys
+
 import pytest
 from execution_fixtures import printed
-from servers.specs import faulty
+from servers.specs import FAULTY, faulty
 
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.reruns import lookups
 
 pytestmark = pytest.mark.xdist_group("sessions")
@@ -60,6 +65,64 @@ async def test_a_session_is_rebuilt_after_its_servers_have_changed_and_none_is_a
         assert "other" in (await bridge.run(listed, session="s")).value
         replayed = await bridge.bridge.replay_execution(await bridge.bridge.lifecycle.stored(record.execution, "local"))
         assert replayed.difference is None
+
+
+def startable(path):
+    """The spec of a server that starts only while there is a file."""
+    args = ("-c", 'test -e "$0" && exec "$@"', str(path), sys.executable, str(FAULTY))
+    return ServerSpec(name="faulty", command="/bin/sh", args=args)
+
+
+AWAY = {
+    "caught": {
+        "python": "try: await mcp.servers.faulty.echo(text='a')\nexcept Exception as exc: print(exc.code)",
+        "javascript": "try { await mcp.servers.faulty.echo({text: 'a'}) } catch (error) { console.log(error.code) }",
+    },
+    "uncaught": {
+        "python": "await mcp.servers.faulty.echo(text='a')",
+        "javascript": "await mcp.servers.faulty.echo({text: 'a'})",
+    },
+}
+
+
+@pytest.mark.parametrize("case", AWAY)
+async def test_a_server_that_did_not_start_does_not_start_again_for_the_cell_that_found_it_so(
+    bilingual, tmp_path, case
+):
+    spec = startable(tmp_path / "up")
+    async with bilingual.open(spec) as bridge:
+        first = await bridge.run(AWAY[case][bilingual.language], session="s")
+        assert "server_start_failed" in first.stdout.decode() or "did not start" in first.error["message"]
+    (tmp_path / "up").touch()
+    async with bilingual.open(spec) as bridge:
+        assert (await bridge.run("1", session="s")).value == "1"
+        replayed = await bridge.bridge.replay_execution(await bridge.bridge.lifecycle.stored(first.execution, "local"))
+        assert replayed.difference is None
+        call = {"python": "await mcp.servers.faulty.echo(text='b')"}
+        call["javascript"] = "await mcp.servers.faulty.echo({text: 'b'})"
+        assert (await bridge.run(call[bilingual.language], session="s")).value == "'b'"
+
+
+@pytest.mark.parametrize("servers", [None, ["faulty"]])
+async def test_a_session_whose_server_is_not_there_is_rebuilt_once_it_is(sandboxes, tmp_path, servers):
+    (tmp_path / "up").touch()
+    async with sandboxes.open(startable(tmp_path / "up")) as bridge:
+        printed(await bridge.run("x = await mcp.servers.faulty.echo(text='a')", session="s", servers=servers))
+    (tmp_path / "up").unlink()
+    shutil.rmtree(sandboxes.settings.state_dir / "catalog")
+    for specs, why in (
+        ([startable(tmp_path / "up")], "which can't list its tools: server 'faulty' did not start"),
+        ([], "'faulty', which isn't configured"),
+    ):
+        async with sandboxes.open(*specs) as bridge:
+            with pytest.raises(BridgeError) as caught:
+                await bridge.run("x", session="s")
+            assert caught.value.code == "session_not_rebuilt"
+            assert why in caught.value.message
+            assert [row["state"] for row in await bridge.listed_sessions()] == ["idle"]
+    (tmp_path / "up").touch()
+    async with sandboxes.open(startable(tmp_path / "up")) as bridge:
+        assert (await bridge.run("x", session="s")).value == "'a'"
 
 
 async def test_a_cell_that_has_read_an_output_is_rebuilt_without_it(bilingual):

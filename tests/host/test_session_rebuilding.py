@@ -477,16 +477,15 @@ async def test_a_cell_that_makes_another_call_stops_the_rebuilding_and_the_call_
         assert len(made()) == 1
 
 
-async def test_a_session_whose_server_is_gone_is_lost_and_says_how_the_cell_has_ended_now(sandboxes, effects):
+async def test_a_session_whose_server_is_gone_is_rebuilt_once_it_is_configured_again(sandboxes, effects):
     server, path, made = effects
     async with sandboxes.open(server) as bridge:
         await bridge.run(EDIT.format(path=str(path)) + "await append('once')", session="s")
     async with sandboxes.open() as bridge:
         error = await refused(bridge.run, "1", session="s")
-        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "call")
-        assert "was not made; it ended so: " in error.message
-        assert "filesystem" in error.message.partition("it ended so: ")[2]
-        assert "Once what ended it now is mended, it is rebuilt." in error.hint
+        assert (error.code, error.details["cell"]) == ("session_not_rebuilt", 1)
+        assert "without the server 'filesystem', which isn't configured." in error.message
+        assert "Once the server is there again, the session is rebuilt." in error.hint
     async with sandboxes.open(server) as bridge:
         assert (await bridge.run("1", session="s")).session["rebuilt"] == 1
     assert made() == ["once"]

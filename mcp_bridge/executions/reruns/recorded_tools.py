@@ -1,4 +1,8 @@
-"""The tools of a script's recorded calls: run again, it can make these calls, whatever their servers list by now."""
+"""The tools of a script's recorded calls: run again, it can make these calls, whatever their servers list by now.
+
+And it can't make those that it could not make: a tool that wasn't there isn't, and one that a call didn't fit is as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.downstream.catalog.aliases import derive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import split
+from mcp_bridge.ledger.log.payloads import Success
+from mcp_bridge.wire.messages import NAMES, CatalogCheck
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from mcp_bridge.executions.scripts.call_history import CallHistory
+    from mcp_bridge.executions.scripts.call_history import CallHistory, RecordedCall
 
 _TYPES = {str: "str", bool: "bool", int: "int", float: "float", list: "list", dict: "dict", type(None): "None"}
 """Annotations of recorded values."""
@@ -35,8 +41,15 @@ class RecordedTools:
             # What was no tool's name then is none now.
             if not call.has_failed_with("unknown_tool"):
                 self._add(call.asked.kind, call.asked.name, call.asked.arguments, allowed, call)
-        for asked in history.held.values():
+        for asked in (*history.held.values(), *history.taken_back.values()):
             self._add(asked.kind, asked.name, asked.arguments, allowed, None)
+        self._unknown: dict[str, set[str]] = {}
+        """By server: the names that were no tool's, folded."""
+        self._unfit: dict[str, dict[str, dict[str, Any]]] = {}
+        """By server and tool: the row that a call didn't fit."""
+        for looked in history.lookups:
+            if looked.asked.name == NAMES[CatalogCheck]:
+                self._add_check(looked)
 
     def _add(self, kind: str, name: str, arguments: Any, allowed: Mapping[str, str], call: Any) -> None:
         if kind != "tool" or not isinstance(arguments, dict):
@@ -48,9 +61,29 @@ class RecordedTools:
         is_taken = call is None or not call.has_failed_with("bad_arguments")
         self._calls.setdefault(server, {}).setdefault(tool, []).append((arguments, is_taken))
 
+    def _add_check(self, check: RecordedCall) -> None:
+        server, tool = check.asked.arguments["server"], check.asked.arguments["tool"]
+        if check.has_failed_with("unknown_tool"):
+            self._unknown.setdefault(server, set()).add(_folded(tool))
+        match check.outcome and check.outcome.result:
+            case Success({"row": dict(row)}):
+                self._unfit.setdefault(server, {}).setdefault(row["name"], row)
+
+    def _as_seen(self, server: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows as the script saw them when it could not make a call."""
+        unknown, unfit = self._unknown.get(server, set()), dict(self._unfit.get(server, {}))
+        called = self._calls.get(server, {})
+        seen = []
+        for row in rows:
+            names = {row["name"], row["alias"]}
+            if names & called.keys() or unknown.isdisjoint(map(_folded, names)):
+                seen.append(unfit.pop(row["name"], row))
+        return seen + list(unfit.values())
+
     def repeatable(self, server: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows of a server's tools, so that they take the recorded calls of these tools: the same where they do.
 
+        A tool that wasn't there has none, and one that a call didn't fit has that of then.
         A tool that isn't listed has a row from its calls. One that is listed takes the arguments that were passed, and
         needs none that wasn't.
 
@@ -58,6 +91,7 @@ class RecordedTools:
             server: Its configured name.
             rows: As `describe.proxy_row` makes them.
         """
+        rows = self._as_seen(server, rows)
         left = dict(self._calls.get(server, {}))
         made = []
         for row in rows:
@@ -77,6 +111,11 @@ class RecordedTools:
             }
             made.append(_taking(row | {"recorded": True}, calls))
         return made
+
+
+def _folded(name: str) -> str:
+    """A name as those compare that a script may mean by it: JavaScript finds `list_all` by `listAll`."""
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 class _Passed:

@@ -27,8 +27,11 @@ _OFFERED = re.compile(r"; (?:nearest|there are|write): .*|\. It is [\w.]+\(.*", 
 _UNFIT = re.compile(r"([\w.]+\(\) ).*\. It is [\w.]+\(.*", re.DOTALL)
 """What our modules say of a call that doesn't fit its tool. It is in no record, and the tool may be another by now."""
 
-_ADVICE = re.compile(r"(?:\n.*)?(?: \(.* was never awaited, so it never ran; .*\))?", re.DOTALL)
-"""What follows an exception's own text: advice, which depends on tools and packages, and a note on a forgotten call."""
+_ADVICE = re.compile(r"(?:\n.*)?", re.DOTALL)
+"""What follows an exception's own text: advice, which depends on tools and packages."""
+
+_FORGOTTEN = re.compile(r" \([^\n]* was never awaited, so it never ran; write: [^\n]*\)\Z")
+"""A note on a forgotten call, which follows the text and its advice, whether there is advice or not."""
 
 
 def without_addresses(value: Any) -> Any:
@@ -88,4 +91,4 @@ def _is_same_text(recorded: str, now: str, values_behind: Callable[[Any], Mappin
 
 
 def _comparable(text: str) -> str:
-    return _OFFERED.sub("", _PYTHON.sub("python3", without_addresses(text)))
+    return _OFFERED.sub("", _PYTHON.sub("python3", without_addresses(_FORGOTTEN.sub("", text))))

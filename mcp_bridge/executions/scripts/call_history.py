@@ -21,6 +21,7 @@ from mcp_bridge.ledger.log.payloads import (
     RequestIntent,
     RequestOutcome,
     Resumption,
+    ScriptEnd,
     ScriptStart,
     ScriptSuspension,
     Success,
@@ -164,6 +165,8 @@ class CallHistory:
         answers: The number of outcomes.
         lookups: What the script has looked up. None of them is a call.
         held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
+        taken_back: The requests that the script took back before they were begun, by the calls' ids.
+        seconds: How long the run took that has ended it; 0 if none has.
         after_dry_run: Whether a dry run was before these calls. What it did isn't among them: the run reads anew.
     """
 
@@ -172,6 +175,8 @@ class CallHistory:
         self.answers = 0
         self.lookups: list[RecordedCall] = []
         self.held: dict[str, CallRequest] = {}
+        self.taken_back: dict[str, CallRequest] = {}
+        self.seconds = 0.0
         self.after_dry_run = False
         self._run_began: float | None = None
         is_dry = has_listed = False
@@ -185,7 +190,7 @@ class CallHistory:
                         # It has done nothing that is to be repeated: it is run anew, or the run begins. Except where
                         # somebody was to bring an outcome: that comes once.
                         self.after_dry_run = has_listed
-                        self.calls, self.answers, self.held, self.lookups = {}, 0, {}, []
+                        self.calls, self.answers, self.held, self.lookups, self.taken_back = {}, 0, {}, [], {}
                 case ScriptSuspension(planned=int()):
                     has_listed = True
                 case ScriptSuspension(held=held):
@@ -199,6 +204,8 @@ class CallHistory:
                     self.lookups.append(RecordedCall(call, asked, row.sequence, row.time, outcome))
                 case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
                     self._outcome(call, outcome, row)
+                case ScriptEnd() if self._run_began is not None:
+                    self.seconds = max(0.0, row.time - self._run_began)
 
     def _asked(self, call: str, request: Request, row: Recorded) -> RecordedCall:
         offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)
@@ -215,6 +222,9 @@ class CallHistory:
         if known is None:
             if not isinstance(outcome, RequestOutcome) or outcome.has_intent:
                 raise damaged(f"the entry {row.sequence} is the outcome of a call that has no intent")
+            if status == TAKEN_BACK:
+                self.taken_back[call] = CallRequest.of(outcome.request)
+                return
             known = self._asked(call, outcome.request, row)
         if status == PENDING:
             known.is_pending = True
@@ -225,6 +235,18 @@ class CallHistory:
         elif status == TAKEN_BACK:
             # The script cancelled it when its answer was already on the way.
             known.outcome, known.ended = outcome, row.time
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is recorded that the script has asked for."""
+        return not (self.calls or self.held or self.taken_back or self.lookups)
+
+    def asked(self, call: str) -> CallRequest | None:
+        """What is known to have been asked for by a call's id; None if nothing is."""
+        if (known := self.calls.get(call)) is not None:
+            return known.asked
+        # That a person was asked about it counts as recorded: they may have decided.
+        return self.held.get(call) or self.taken_back.get(call)
 
     def _has_had_pending(self) -> bool:
         return any(call.is_pending for call in self.calls.values())

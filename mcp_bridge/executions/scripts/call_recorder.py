@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
+
 from mcp_bridge.executions.scripts.call_history import CallRequest
 from mcp_bridge.ledger.log.payloads import (
     NOT_DONE,
@@ -24,6 +26,7 @@ from mcp_bridge.ledger.log.payloads import (
     RequestOutcome,
     Success,
 )
+from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
@@ -257,13 +260,27 @@ class CallRecorder:
             asked = await self.asked()
             self._end(self._of_asked(asked.digested() if error.code in NOT_TAKEN else asked, Failure.of(error)))
 
-    def cut_off(self) -> None:
+    async def cut_off(self) -> None:
         """Record that a tool call was cut off: by the end of its sandbox, by its cancellation, or by an internal error.
 
         It is in doubt if the sandbox ended, and the execution can be resumed.
         """
-        if self._tool is not None and (self._log.key is None or self.request.is_cancelled):
+        if self._tool is None:
+            if self.request.is_cancelled:
+                await self.taken_back_unbegun()
+        elif self._log.key is None or self.request.is_cancelled:
             self._end(self._of_tool(NoAnswer(TAKEN_BACK)))
+
+    async def taken_back_unbegun(self) -> None:
+        """Record that the script took the call back, or left it at its end, before its intent: it has had no effect."""
+        if self.call is None or self.has_ended:
+            return
+        with anyio.CancelScope(shield=True):
+            asked = await self.asked()
+            if is_large(asked.arguments):
+                # Nobody has looked whether there is room for them.
+                asked = await on_thread(asked.digested)
+        self._end(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
 
     def cancelled(self) -> None:
         """Record that the script cancelled a tool call, whatever became of it."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
-"""How long nothing may happen until a recorded call that wasn't repeated counts as missing."""
+"""How long nothing may happen until a recorded call that wasn't repeated counts as missing, and one that isn't recorded
+as new."""
 
 SLOWER = 2.0
 """How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
@@ -111,12 +112,14 @@ class RecordedCourse:
         divergence: The first divergence, or None.
         made: The names of the calls that this run has made.
         changed_servers: The servers that list other tools by now than those of the recorded calls.
+        unlisted: Why servers could not list their tools in this run, by their names.
     """
 
     def __init__(self, execution: str, history: CallHistory) -> None:
         self.divergence: Divergence | None = None
         self.made: set[str] = set()
         self.changed_servers: set[str] = set()
+        self.unlisted: dict[str, str] = {}
         self._execution = execution
         self._history = history
         self._has_diverged = anyio.Event()
@@ -169,12 +172,29 @@ class RecordedCourse:
             asked: What it asks for.
         """
         while self._unrepeated:
-            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
-            if (left := latest - time.monotonic()) <= 0:
+            if (left := self._left(self._late)) <= 0:
                 first = next(iter(self._unrepeated.values()))
                 await self.leave(Divergence(call, first.asked, await asked(), first.call))
             with anyio.move_on_after(left):
                 await self._all_repeated.wait()
+
+    async def not_taken_back(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> NoReturn:
+        """Wait for the script to take back a call that isn't recorded, in a run that makes none; doesn't return.
+
+        The recorded run may have made it, too, and have taken it back, or left it at its end, before there was anything
+        to record. If this run still waits for it long after the recorded one had ended, it is a divergence.
+
+        Args:
+            call: The call's name.
+            asked: What it asks for.
+        """
+        while (left := self._left(self._history.seconds)) > 0:  # noqa: ASYNC110 - what moves it on sets no event
+            await anyio.sleep(left)
+        await self.leave(Divergence(call, None, await asked()))
+
+    def _left(self, seconds: float) -> float:
+        """Seconds until this run should have come as far as the recorded one had after so many."""
+        return max((self._began or 0.0) + SLOWER * seconds, self._moved) + PATIENCE_SECONDS - time.monotonic()
 
     async def leave(self, divergence: Divergence) -> NoReturn:
         """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""

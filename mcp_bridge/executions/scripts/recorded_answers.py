@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.executions.scripts.answer_order import AnswerOrder
-from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
+from mcp_bridge.executions.scripts.divergence import RecordedCourse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ class RecordedAnswers:
         execution: The execution's id.
         history: The recorded calls.
         values_behind: Gives the sensitive values that projected arguments refer to, by the ids of their references.
-        live: Whether new calls are made; in a replay a new call is a divergence.
+        live: Whether new calls are made; in a replay the script has to take a new call back.
 
     Attributes:
         course: What the run repeats of the record, and where it diverges from it.
@@ -61,9 +61,7 @@ class RecordedAnswers:
         if self.course.divergence is not None:
             await anyio.sleep_forever()
         known = self._history.calls.get(name)
-        # A call that a person was asked about counts as recorded: they may have decided.
-        before = self._history.held.get(name) if known is None else known.asked
-        if before is not None:
+        if (before := self._history.asked(name)) is not None:
             now = await call.asked()
             values = self._values_behind([before.arguments, now.arguments])
             await self.course.compare(name, before, now, values)
@@ -72,8 +70,10 @@ class RecordedAnswers:
             if known.outcome is not None:
                 return await self.order.answer(known, call.request)
         if not self._live:
-            if known is None:
-                await self.course.leave(Divergence(name, None, await call.asked()))
+            # Others go on meanwhile.
+            call.request.release_slot()
+            if before is None:
+                await self.course.not_taken_back(name, call.asked)
             await anyio.sleep_forever()  # as then: its answer never came
         if not self._is_caught_up:
             await self._catch_up(call, name)

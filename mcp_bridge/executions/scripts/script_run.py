@@ -52,7 +52,7 @@ class ScriptRun:
         policy_hash: Of the policy in force.
         history: The calls that are recorded already.
         key: Its idempotency key, or None.
-        live: Whether new calls are made; in a replay a new call is a divergence.
+        live: Whether new calls are made; in a replay the script has to take a new call back.
 
     Attributes:
         course: What this run repeats of the record, and where it diverges from it.
@@ -124,8 +124,7 @@ class ScriptRun:
         Raises:
             BridgeError: `violation`: the call's id was used before in this run, or is missing; the call's own error.
         """
-        name = f"{server}.{asked.tool}"
-        call = CallRecorder(self, asked.call, "tool", name, asked.arguments, request, raw=asked.raw)
+        call = self.recorder(server, asked, request)
         if (answer := await self._answered_already(call)) is not None:
             return answer  # type: ignore[no-any-return]
         if call.is_pending:
@@ -149,12 +148,16 @@ class ScriptRun:
                 return {"raw": raw}
             raise
         except BaseException:
-            call.cut_off()
+            await call.cut_off()
             raise
         call.returned(result)
         if call.is_pending:
             await hold_call(self, call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
+
+    def recorder(self, server: str, asked: ToolCall, request: RequestContext) -> CallRecorder:
+        """What records a tool call; the arguments are those of `call`."""
+        return CallRecorder(self, asked.call, "tool", f"{server}.{asked.tool}", asked.arguments, request, raw=asked.raw)
 
     async def list_program(self, call: CallRecorder, holds: Callable[[], Awaitable[None]]) -> Any:
         """List the start of a program, or that one is to go on, in a dry run. No approval of the list covers its steps.
@@ -209,9 +212,17 @@ class ScriptRun:
         call.succeeded_with(answer, asked)
         return answer
 
-    def cancelled_before_start(self, call: str) -> None:
-        """As `RecordedAnswers.cancelled_before_start`."""
+    async def cancelled_before_start(self, call: str, made: CallRecorder | None = None) -> None:
+        """The script has taken back a call, or left it at its end, before it was looked at.
+
+        Args:
+            call: Its id.
+            made: Records it; None for a call that isn't a tool's.
+        """
+        is_new = self.live and call not in self.course.made and call not in self.history.calls
         self._recorded.cancelled_before_start(call)
+        if is_new and made is not None:
+            await made.taken_back_unbegun()
 
     async def _answered_already(self, call: CallRecorder) -> Any:
         """The recorded answer to a call, or None if the call is to be made now.

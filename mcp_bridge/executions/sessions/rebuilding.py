@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,6 +26,7 @@ from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import SHOWING, Cell
 from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 from mcp_bridge.executions.status import effective_status
+from mcp_bridge.governance.tool_names import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,6 +87,20 @@ class RecordedCell(NamedTuple):
         values = self.active.gate.values
         was, script = self.stored.record or {}, self.active.script
         return difference(self.entries, was, script, now, values.values_behind, without_addresses, _COMPARED)
+
+    def hindrance(self) -> BridgeError | None:
+        """Why the cell could not do the same, if that is what its servers are now; else None."""
+        script = self.active.script
+        # One that could not list its tools before either was found so in the record.
+        for server, why in script.course.unlisted.items():
+            return not_rebuilt_without(self.stored, server, f"which can't list its tools: {why}")
+        for call in script.history.calls.values():
+            if call.asked.kind == "tool":
+                try:
+                    split(call.asked.name, self.active.gate.tools.servers)
+                except BridgeError as exc:
+                    return not_rebuilt_without(self.stored, exc.details["server"], "which isn't configured")
+        return None
 
     def is_of_other_showing(self, found: Difference | None) -> bool:
         """Whether a difference may be in how the guest shows values: the cell was run by another build of it."""
@@ -299,7 +314,8 @@ class Rebuilding(Generic[S]):
 
         Raises:
             BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: a limit has
-                ended it; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
+                ended it, or a server isn't there; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there
+                in time.
         """
         # With more time than it had: the machine may be busier now.
         again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout, is_dry=is_dry)
@@ -338,6 +354,8 @@ class Rebuilding(Generic[S]):
         sandbox.end()
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
+        if (hindrance := again.hindrance()) is not None:
+            raise hindrance
         parted = again.active.script.course.divergence
         error = record.error if parted is None else parted.error().record()
         raise diverged(stored, found, error, again.active.script.course.changed_servers)
@@ -425,6 +443,27 @@ def diverged(
     return lost_at(stored, f"run again, it did not do the same: {why}", mend, **sides)
 
 
+def not_rebuilt_without(stored: StoredExecution, server: str, why: str) -> BridgeError:
+    """The error for a session whose cell can't run again as long as one of its servers isn't there.
+
+    Args:
+        stored: The cell.
+        server: The server.
+        why: What is wrong with it: a clause.
+    """
+    place = Cell.of(stored)
+    which = "A cell of the session" if place is None else f"The cell {place.number} of the session {place.session!r}"
+    named: dict[str, Any] = {} if place is None else {"session": place.session, "cell": place.number}
+    return BridgeError(
+        "session_not_rebuilt",
+        f"{which} ({stored.id}) can't run again without the server {server!r}, {why.strip().removesuffix('.')}.",
+        hint="Nothing was done twice. Once the server is there again, the session is rebuilt. Or fork it at an earlier"
+        " cell.",
+        execution=stored.id,
+        **named,
+    )
+
+
 def _named(asked: object, shown: str) -> str:
     """A request by what it asks for, as a script writes it."""
     if not isinstance(asked, dict) or not isinstance(asked.get("tool"), str):
@@ -451,7 +490,8 @@ async def recorded_cell(
         is_dry: Whether what it defines is to look at values as the code of a dry run does.
 
     Raises:
-        BridgeError: `session_lost`: a server that it was given isn't configured any more, or it was erased meanwhile.
+        BridgeError: `session_not_rebuilt`: a server that it was given isn't configured any more; `session_lost`: it was
+            erased meanwhile.
     """
     known = await lifecycle.stored(stored.id, stored.principal)
     place = Cell.of(known)
@@ -466,8 +506,7 @@ async def recorded_cell(
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise
-        why = f"it was given the server {exc.details['server']!r}, which isn't configured"
-        raise lost_at(stored, why, "Once it is configured again, it is rebuilt.") from None
+        raise not_rebuilt_without(stored, exc.details["server"], "which isn't configured") from None
     gate.values.adopt(await lifecycle.store.values(stored.id))
     script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", CallHistory(entries), live=False)
     return RecordedCell(stored, place, entries, ActiveScript(script, gate, job))

@@ -5,7 +5,7 @@ import pytest
 from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest, RecordedCall
 from mcp_bridge.guest import proxies
-from mcp_bridge.ledger.log.payloads import CallOutcome, Failure, Success
+from mcp_bridge.ledger.log.payloads import LOOKUP, CallOutcome, Failure, RequestOutcome, Success
 
 
 def row(name, *params, required=(), extra=False, **types):
@@ -20,13 +20,19 @@ def called(tool, arguments, result=None):
     return RecordedCall("", CallRequest("tool", tool, arguments, raw=False), 1, 0.0, outcome)
 
 
-def repeatable(rows, *calls, server="shop"):
+def repeatable(rows, *calls, server="shop", checks=()):
     history = CallHistory()
+    history.lookups = list(checks)
     history.calls = dict(enumerate(calls))
     made = RecordedTools(history, {"shop": "shop", "shop.eu": "shop_eu"}).repeatable(server, rows)
     for each in made:
         assert proxies.signature(each["params"], each["returns"], extra=each["extra"])
     return made
+
+
+def checked(tool, result, server="shop"):
+    asked = CallRequest(LOOKUP, "catalog.check", {"server": server, "tool": tool, "arguments": {}})
+    return RecordedCall("lookup 1", asked, 1, 0.0, RequestOutcome(asked, "lookup 1", result))
 
 
 def params(row):
@@ -116,3 +122,28 @@ def test_each_argument_is_looked_at_once_however_many_calls_there_are(result):
     [pay] = repeatable([row("pay", "a")], many, *[called("shop.pay", Counted({"a": "1"}))] * calls)
     assert len(pay["params"]) == 1 + (names if result is None else 100)
     assert Counted.looks == names + calls
+
+
+UNKNOWN = Failure("unknown_tool", "no", None, {})
+
+
+@pytest.mark.parametrize("name", ["pay_all", "payAll", "pay-all"])
+def test_a_tool_that_was_not_there_is_not_there_unless_it_was_called_later(name):
+    rows = [row("pay"), row("pay_all")]
+    assert repeatable(rows, checks=[checked(name, UNKNOWN)]) == rows[:1]
+    assert repeatable(rows, checks=[checked(name, UNKNOWN, server="shop.eu")]) == rows
+    assert repeatable(rows, called("shop.pay_all", {}), checks=[checked(name, UNKNOWN)]) == rows
+
+
+@pytest.mark.parametrize("now", [[row("pay", "a", "b")], []])
+def test_a_tool_that_a_call_did_not_fit_is_as_it_was_and_takes_the_calls_that_were_made(now):
+    was = row("pay", "a")
+    check = checked("pay", Success({"faults": [], "row": was}))
+    assert repeatable(now, checks=[check]) == [was]
+    [pay] = repeatable(now, called("shop.pay", {"c": 1}), checks=[check])
+    assert params(pay) == [("c", "int", False), ("a", "str", False)]
+
+
+def test_a_check_of_an_earlier_build_which_has_no_row_changes_nothing():
+    rows = [row("pay", "a", "b")]
+    assert repeatable(rows, checks=[checked("pay", Success({"faults": []}))]) == rows

@@ -14,6 +14,8 @@ def is_same(recorded, now, values=None):
     return is_same_error(recorded, now, lambda _: values or {})
 
 
+FORGOTTEN = "(line 2: f(...) was never awaited, so it never ran; write: await f(...))"
+
 SAME = {
     "itself": (error(), error()),
     "another traceback": (error(traceback="here"), error(traceback="there")),
@@ -27,6 +29,14 @@ SAME = {
     "recorded advice and a forgotten call": (
         error("no\nso (line 2: f(...) was never awaited, so it never ran; write: await f(...))"),
         error("no"),
+    ),
+    "recorded advice before a forgotten call that there is again": (
+        error(f"no\nwrite: so; write: that {FORGOTTEN}"),
+        error(f"no {FORGOTTEN}"),
+    ),
+    "a forgotten call that is on another line": (
+        error(f"no {FORGOTTEN}"),
+        error("no (in a thread, f(...) was never awaited, so it never ran; write: from mcp.sync.servers import f)"),
     ),
     "other tools that are near": (
         error("server 'git' has no tool 'x'; nearest: a, b"),
@@ -73,6 +83,7 @@ OTHER = {
     "line": (error(), error(line=4)),
     "a line that there wasn't": (error(line=None), error()),
     "text": (error("a"), error("b")),
+    "text before a forgotten call": (error(f"a {FORGOTTEN}"), error(f"b {FORGOTTEN}")),
     "longer text": (error("a"), error("ab")),
     "shorter text": (error("ab"), error("a")),
     "another tool that a call doesn't fit": (

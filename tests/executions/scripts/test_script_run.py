@@ -1,6 +1,7 @@
 """What a script is answered from its record, and in which order."""
 
 import contextlib
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -15,11 +16,11 @@ from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.usage import usage_from_history
-from mcp_bridge.gate.request_context import NO_REQUEST
+from mcp_bridge.gate.request_context import NO_REQUEST, RequestContext
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import Failure
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
-from mcp_bridge.wire.messages import NAMES, ProgramResume
+from mcp_bridge.wire.messages import NAMES, ProgramResume, ToolCall
 
 
 class Kept:
@@ -261,9 +262,76 @@ async def test_what_is_taken_back_before_it_is_looked_at_counts_as_asked_for():
     async def make(_):
         return {"value": "new"}
 
-    script.cancelled_before_start("0.2#1")
-    script.cancelled_before_start("0.1#1")
+    await script.cancelled_before_start("0.2#1")
+    await script.cancelled_before_start("0.1#1")
     assert await asks(script, "0#1", make) == {"value": "new"}
+
+
+async def test_a_replay_waits_for_a_call_to_be_taken_back_that_is_not_recorded_and_then_it_is_new():
+    kept = recorder(intent("0#1"), outcome("0#1"))
+    script = run_of(kept, live=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, "0.1#1")
+        await anyio.sleep(0.05)
+        assert await asks(script, "0#1") == {"value": "yes"}
+        tasks.cancel_scope.cancel()
+    assert script.course.of_ended() is None
+    details = await diverging(run_of(kept, live=False), "0.1#1")
+    assert (details["call"], details["recorded"], details["asked"]["arguments"]) == ("0.1#1", None, {"n": "0.1#1"})
+
+
+class Given(RequestContext):
+    """A request that its script takes back, or leaves at its end."""
+
+    is_cancelled = True
+
+
+class Starting(Kept):
+    """As a gate whose servers take for ever to start."""
+
+    def __init__(self):
+        super().__init__()
+        self.tools = self.catalog = self
+
+    async def bind(self, server, tool):
+        await anyio.sleep_forever()
+
+
+async def holds(_):
+    pass
+
+
+@pytest.mark.parametrize("text", ["x", "x" * (1 << 20)], ids=["small", "large"])
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_call_that_is_taken_back_before_its_intent_is_recorded_as_that_and_compared(has_begun, text):
+    kept = recorder()
+    script, asked = run_of(kept), ToolCall("local", "pay", {"n": text}, call="0#1")
+    script._gate = Starting()
+    if has_begun:
+        with anyio.move_on_after(0.05):
+            await script.call("local", asked, Given(), holds)
+    else:
+        await script.cancelled_before_start("0#1", script.recorder("local", asked, Given()))
+    (row,) = kept.entries
+    assert (row.entry.kind, row.entry.payload["status"]) == ("outcome", "interrupted")
+    assert len(json.dumps(row.entry.payload)) < 1000
+    again = run_of(kept, live=False)
+    with anyio.move_on_after(0.5) as waited:
+        await asks(again, "0#1", arguments={"n": text})
+    # However long that takes.
+    assert (waited.cancelled_caught, again.course.of_ended()) == (True, None)
+    assert (await diverging(run_of(kept, live=False), "0#1"))["asked"]["arguments"] == {"n": "0#1"}
+
+
+async def test_a_call_that_was_taken_back_before_it_was_begun_is_made_by_a_run_that_goes_on_with_it():
+    kept = recorder()
+    script, asked = run_of(kept), ToolCall("local", "pay", {"n": "0#1"}, call="0#1")
+    await script.cancelled_before_start("0#1", script.recorder("local", asked, Given()))
+
+    async def make(_):
+        return {"value": "now"}
+
+    assert await asks(run_of(kept), "0#1", make) == {"value": "now"}
 
 
 @pytest.mark.parametrize(("key", "call"), [("key", None), (None, "0#1"), ("key", "0#1")])
