@@ -19,6 +19,7 @@ from mcp_bridge.downstream.openapi.schemas import FormShape
 if TYPE_CHECKING:
     from mcp_bridge.downstream.openapi.compiled_service import BodyKind
     from mcp_bridge.downstream.openapi.document_parts import Document, Json
+    from mcp_bridge.downstream.openapi.schema_references import Place
     from mcp_bridge.downstream.openapi.schemas import ObjectShape, SchemaSet
 
 _STYLES = frozenset({"form", "spaceDelimited", "pipeDelimited", "deepObject"})
@@ -74,7 +75,7 @@ class Body:
         self._node = document.references.resolved(node)
         self._properties = properties
         self._required = required
-        self._known: dict[tuple[str, str], list[Json]] = {}
+        self._known: dict[tuple[Place, bool], list[Json]] = {}
 
     def plan(self) -> BodyPlan | None:
         """The body; None if the document says nothing of it. Adds its arguments."""
@@ -284,16 +285,16 @@ class Body:
             node: The schema.
             looked_at: What has been looked at so far: schemas may refer to each other often.
         """
-        reference = node.value.get("$ref") if isinstance(node.value, dict) else None
-        if not isinstance(reference, str):
+        node = self._document.schemas.written(node)
+        target = self._document.schemas.target(node)
+        if target is None:
             return self._own_alternatives(node, looked_at)
-        target = self._document.references.target(reference, node.uri)
         if (known := self._known.get(target)) is not None:
             return known
         # Where it leads to itself, it may be anything.
         self._known[target] = [{}]
         try:
-            found = self._own_alternatives(self._document.references.resolved(node), looked_at)
+            found = self._own_alternatives(self._document.schemas.resolved(node), looked_at)
         finally:
             del self._known[target]
         if not looked_at.is_enough:

@@ -1,0 +1,257 @@
+"""References between schemas, and which schemas inherit from others. Runs in the compiler's process.
+
+JSON Schema says two things of OpenAPI in other words. What is beside a reference counts from 3.1 on: both are parts of
+`allOf`. And of a schema with a `discriminator`, a value is one of its heirs (3.1, section 4.8.25): of those that it
+lists, or that its mapping or their own `allOf` name. To an heir, its parent is no such choice, but the base of it: what
+the parent says without its heirs. Else each would be defined by the other, without end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from mcp_bridge.downstream.openapi.document_references import Node
+from mcp_bridge.downstream.openapi.document_text import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_bridge.downstream.openapi.document_references import References
+
+Json = dict[str, Any]
+Place = tuple[str, str]
+"""A document's URI, and a place in it."""
+
+_AS_BASE = "x-mcp-bridge-as-base"
+"""Beside a reference to a parent: only the base is meant. In a document, it would mean the same."""
+
+_MAX_CHAIN = 50
+"""References in a row, each to the next."""
+
+_MAX_HEIRS = 100
+"""Of one schema. Where there are more, it is its base: what they add, anything fits."""
+
+_ANNOTATIONS = frozenset(
+    {"title", "summary", "description", "default", "deprecated", "example", "examples", "externalDocs", "xml"}
+    | {"readOnly", "writeOnly", "nullable", "$comment", "$id", "$anchor", "$defs", _AS_BASE}
+)
+"""Keywords beside a reference that refuse no value."""
+
+_LISTS = ("oneOf", "anyOf")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class SchemaReferences:
+    """Resolves references of schemas. What it gives is JSON Schema, but for single keywords.
+
+    Args:
+        references: Resolves any reference.
+        is_30: Whether the document is of OpenAPI 3.0, where what is beside a reference is ignored.
+    """
+
+    def __init__(self, references: References, *, is_30: bool) -> None:
+        self._references = references
+        self._is_30 = is_30
+        self._known: dict[tuple[Place, bool], Node] = {}
+
+    def written(self, node: Node) -> Node:
+        """A schema that is a reference, with annotations at most; or one that is none, whose heirs are told."""
+        node = self._with_what_is_beside(node)
+        return node if _reference(node.value) is not None else self._with_heirs(node, None)
+
+    def target(self, node: Node) -> tuple[Place, bool] | None:
+        """What a reference leads to, and whether only the base of that is meant; None if the schema is none."""
+        reference = _reference(node.value)
+        if reference is None:
+            return None
+        place = self._references.target(reference, node.uri)
+        if _AS_BASE not in node.value:
+            return place, False
+        found = self._references.look_up(reference, node.uri).value
+        return place, _reference(found) is not None or self._is_parent(found, place)
+
+    def followed(self, node: Node) -> Node:
+        """What a reference leads to.
+
+        Raises:
+            DocumentError: It leads nowhere.
+        """
+        target = self.target(node)
+        if target is None:
+            return node
+        if target not in self._known:
+            place, is_base = target
+            found = self._with_what_is_beside(self._references.look_up(node.value["$ref"], node.uri))
+            if is_base and _reference(found.value) is not None:
+                found = Node(found.value | {_AS_BASE: True}, found.uri)
+            elif parts := _list(found.value, "allOf"):
+                found = Node(found.value | {"allOf": [_as_base(part) for part in parts]}, found.uri)
+            self._known[target] = self._with_heirs(found, place, is_base=is_base)
+        return self._known[target]
+
+    def resolved(self, node: Node) -> Node:
+        """What a schema stands for that may be a reference.
+
+        Raises:
+            DocumentError: It leads nowhere, or to itself.
+        """
+        for _ in range(_MAX_CHAIN):
+            node = self.written(node)
+            if _reference(node.value) is None:
+                return node
+            node = self.followed(node)
+        raise DocumentError("refers to itself")
+
+    def is_said(self, keyword: str, node: Node) -> bool:
+        """Whether a keyword is true of a schema: by what is beside a reference, or by what that leads to."""
+        try:
+            for _ in range(_MAX_CHAIN):
+                reference = _reference(node.value)
+                is_ignored = reference is not None and self._is_30
+                if not is_ignored and isinstance(node.value, dict) and node.value.get(keyword) is True:
+                    return True
+                if reference is None:
+                    break
+                node = self._references.look_up(reference, node.uri)
+        except DocumentError:
+            pass
+        return False
+
+    def _with_what_is_beside(self, node: Node) -> Node:
+        if self._is_30 or _reference(node.value) is None:
+            return node
+        value: Json = node.value
+        counting = {
+            key: each
+            for key, each in value.items()
+            if key not in _ANNOTATIONS and key != "$ref" and not key.startswith("x-")
+        }
+        if not counting:
+            return node
+        others = {key: each for key, each in value.items() if key not in counting and key not in {"$ref", _AS_BASE}}
+        reference = {key: value[key] for key in ("$ref", _AS_BASE) if key in value}
+        parts = _list(counting, "allOf")
+        counting.pop("allOf", None)
+        return Node(others | {"allOf": [reference, *parts, *([counting] if counting else [])]}, node.uri)
+
+    def _is_parent(self, value: Any, place: Place | None) -> bool:
+        """Whether a schema has heirs: it says so, or lists a schema that inherits from it."""
+        if not isinstance(value, dict):
+            return False
+        if isinstance(value.get("discriminator"), dict):
+            return True
+        heirs = self._heirs.get(place, ()) if place is not None else ()
+        return bool(heirs) and any(self._place(Node(each, place[0])) in heirs for each in _listed(value))  # type: ignore[index]
+
+    def _with_heirs(self, node: Node, place: Place | None, *, is_base: bool = False) -> Node:
+        """A schema without what JSON Schema has no word for: its discriminator.
+
+        Args:
+            node: The schema, which is no reference.
+            place: Where it is, or None if nothing refers to it.
+            is_base: Whether only its base is meant.
+        """
+        if not self._is_parent(node.value, place):
+            return node
+        own = {key: each for key, each in node.value.items() if key != "discriminator" and key not in _LISTS}
+        listed = _listed(node.value)
+        heirs = [] if is_base or listed else self._heirs_of(node, place)
+        if not is_base and not listed and not heirs:
+            return Node(own, node.uri)
+        if own.get("additionalProperties") is False:
+            # It would refuse what each of the heirs adds.
+            del own["additionalProperties"]
+        if is_base:
+            return Node(own, node.uri)
+        if listed:
+            # Which one counts is said by a property: that two of them fit is no fault.
+            return Node(own | {"anyOf": listed}, node.uri)
+        # The service may take the parent itself.
+        base = own if place is None else {"$ref": _address(place), _AS_BASE: True}
+        told = {key: own[key] for key in ("title", "description", "nullable") if key in own}
+        choice = [*({"$ref": _address(heir), _AS_BASE: True} for heir in heirs), base]
+        return Node(told | {"anyOf": choice}, node.uri)
+
+    def _heirs_of(self, node: Node, place: Place | None) -> list[Place]:
+        """Where the heirs of a schema are, and theirs; none if there are too many."""
+        found: dict[Place, None] = {}
+        waiting = deque([(node, place)])
+        while waiting:
+            here, where = waiting.popleft()
+            for heir in self._named_by(here, where):
+                if heir == place or heir in found:
+                    continue
+                found[heir] = None
+                if len(found) > _MAX_HEIRS:
+                    return []
+                waiting.append((self._references.look_up(_address(heir), here.uri), heir))
+        return list(found)
+
+    def _named_by(self, node: Node, place: Place | None) -> Iterator[Place]:
+        """Where the schemas are that one names as its heirs, or that name it as their parent."""
+        if self._is_parent(node.value, place):
+            named: list[Any] = [*_listed(node.value), *_mapped(node.value)]
+            for each in named:
+                if (heir := self._place(Node(each, node.uri))) is not None:
+                    yield heir
+        if place is not None:
+            yield from self._heirs.get(place, ())
+
+    def _place(self, node: Node) -> Place | None:
+        """Where a reference leads, or a schema's name; None if nothing is there."""
+        reference = node.value if isinstance(node.value, str) else _reference(node.value)
+        by_name = isinstance(node.value, str) and _NAME.fullmatch(node.value)
+        for each in (f"#/components/schemas/{reference}" if by_name else None, reference):
+            if each is not None:
+                try:
+                    self._references.look_up(each, node.uri)
+                    return self._references.target(each, node.uri)
+                except DocumentError:
+                    continue
+        return None
+
+    @cached_property
+    def _heirs(self) -> dict[Place, dict[Place, None]]:
+        """Where the schemas are whose `allOf` names another, by that other's place."""
+        found: dict[Place, dict[Place, None]] = {}
+        for uri, document in self._references.documents.items():
+            components = document.get("components") if isinstance(document, dict) else None
+            schemas = components.get("schemas") if isinstance(components, dict) else None
+            for name, schema in schemas.items() if isinstance(schemas, dict) else ():
+                heir = (uri, f"/components/schemas/{quote(name.replace('~', '~0').replace('/', '~1'))}")
+                for part in _list(self._with_what_is_beside(Node(schema, uri)).value, "allOf"):
+                    if (parent := self._place(Node(part, uri))) is not None:
+                        found.setdefault(parent, {})[heir] = None
+        return found
+
+
+def _reference(value: Any) -> str | None:
+    reference = value.get("$ref") if isinstance(value, dict) else None
+    return reference if isinstance(reference, str) else None
+
+
+def _as_base(part: Any) -> Any:
+    return part | {_AS_BASE: True} if _reference(part) is not None else part
+
+
+def _address(place: Place) -> str:
+    return "#".join(place)
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _listed(value: Json) -> list[Any]:
+    return [each for key in _LISTS for each in _list(value, key)]
+
+
+def _mapped(value: Json) -> list[Any]:
+    discriminator = value.get("discriminator")
+    mapping = discriminator.get("mapping") if isinstance(discriminator, dict) else None
+    return [each for each in mapping.values() if isinstance(each, str)] if isinstance(mapping, dict) else []
