@@ -264,6 +264,8 @@ class Body:
                 # They would make a file of it.
                 del said["format"]
             schema = self._schemas.add(Node(said, uri))
+            if objects := each.get(_OBJECTS):
+                schema |= {"allOf": [self._schemas.add(node) for node in objects]}
             if schema not in found:
                 found.append(schema)
         return found
@@ -310,6 +312,8 @@ class Body:
         plain = {key: value for key, value in schema.items() if key in _TELLING}
         if "items" in plain:
             plain["items"] = Node(plain["items"], node.uri)
+        if of_object := {key: value for key, value in schema.items() if key in {"properties", "required"}}:
+            plain[_OBJECTS] = [Node(of_object, node.uri)]
         types = plain.get("type")
         found = [plain | {"type": each} for each in types[:_MAX_ALTERNATIVES]] if isinstance(types, list) else [plain]
         parts = ([part] for part in _list(schema, "allOf"))
@@ -319,7 +323,7 @@ class Body:
             inner = self._any_of([Node(part, node.uri) for part in group[: _MAX_ALTERNATIVES + 1]], looked_at)
             if inner:
                 pairs = itertools.product(inner, found)
-                found = [one | other for other, one in itertools.islice(pairs, _MAX_ALTERNATIVES)]
+                found = [_both(one, other) for other, one in itertools.islice(pairs, _MAX_ALTERNATIVES)]
                 found += [{}] if next(pairs, None) is not None else []
         if schema.get("nullable") is True:
             found.append({"type": "null"})
@@ -379,6 +383,15 @@ _SAID = frozenset({"type", "format", "enum", "const", "pattern", "minimum", "max
 
 _TELLING = _SAID | {"contentEncoding", "contentMediaType", "items"}
 """Keywords that tell a file."""
+
+
+_OBJECTS = "objects"
+"""Of an alternative, what is said of it as an object: a list of schemas, all of which count."""
+
+
+def _both(one: Json, other: Json) -> Json:
+    objects = [*one.get(_OBJECTS, ()), *other.get(_OBJECTS, ())]
+    return one | other | ({_OBJECTS: objects} if objects else {})
 
 
 def _list(schema: Json, key: str) -> list[Any]:

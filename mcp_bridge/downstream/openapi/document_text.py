@@ -13,6 +13,9 @@ import yaml
 
 MAX_DEPTH = 200
 """Levels of nesting; libyaml and the compiler recurse."""
+_MAX_DIGITS = 1000
+"""Of an integer. Python converts no more than 4,300 of them, in either direction."""
+
 
 class DocumentError(ValueError):
     """A document can't be used. The message says why, and follows its name."""
@@ -55,6 +58,8 @@ def _as_text(key: Any) -> Any:
 
 
 def _integer(_loader: Any, node: Any) -> int:
+    if len(node.value) > _MAX_DIGITS:
+        raise ValueError(f"has a number of more than {_MAX_DIGITS} digits")
     return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
 
 

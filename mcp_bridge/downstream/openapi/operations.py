@@ -121,7 +121,7 @@ _QUERY = re.compile(r"(?:[A-Za-z0-9._~/:@,&=-]|%[0-9A-Fa-f]{2}){1,500}")
 def _check_query(document: Document, query: str) -> None:
     """Check a query that is a part of a path, and the same for every call: `/messages?beta=true`."""
     if not _QUERY.fullmatch(query):
-        raise DocumentError("has a path with a query that isn't the same for every call, or isn't written as one is sent")
+        raise DocumentError("has a path with a query that isn't the same for every call")
     if any(is_credential(document, name, "query") for name in query_names(query)):
         raise DocumentError("has a path with a query that only the configuration may set")
 

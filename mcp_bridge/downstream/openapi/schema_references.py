@@ -144,8 +144,9 @@ class SchemaReferences:
             return False
         if isinstance(value.get("discriminator"), dict):
             return True
-        heirs = self._heirs.get(place, ()) if place is not None else ()
-        return bool(heirs) and any(self._place(Node(each, place[0])) in heirs for each in _listed(value))  # type: ignore[index]
+        if place is None or (heirs := self._heirs.get(place)) is None:
+            return False
+        return any(self._place(Node(each, place[0])) in heirs for each in _listed(value))
 
     def _with_heirs(self, node: Node, place: Place | None, *, is_base: bool = False) -> Node:
         """A schema without what JSON Schema has no word for: its discriminator.

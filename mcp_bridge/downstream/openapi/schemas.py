@@ -179,7 +179,7 @@ class SchemaSet:
         return value
 
     def _require_what_is_there(self, out: Json, node: Node) -> None:
-        """Leave out of what is required what isn't there in this direction. One part may require another's properties."""
+        """Require nothing that isn't there in this direction. One part may require the properties of another."""
         parts = [part for part in (out, *out.get("allOf", ())) if isinstance(part, dict) and part.get("required")]
         hidden = self._hidden_names(node) if parts else frozenset()
         for part in parts:
