@@ -12,6 +12,9 @@ from mcp_bridge.configured_values import ConfiguredTable, Size
 VIEWER_PATH = "/ui"
 """The path of the trace viewer."""
 
+HEALTH_PATH, READY_PATH, METRICS_PATH = "/health", "/ready", "/metrics"
+"""Paths of what monitors ask for."""
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -71,6 +74,8 @@ class HttpSettings(ConfiguredTable):
 
     @model_validator(mode="after")
     def _paths_differ(self) -> Self:
+        if self.path in {HEALTH_PATH, READY_PATH, METRICS_PATH}:
+            raise ValueError(f"path: {self.path} has something else; name another")
         if self.viewer and f"{self.path}/".startswith(f"{VIEWER_PATH}/"):
             raise ValueError(f"path: {self.path} is the viewer's; name another, or set viewer = false")
         return self

@@ -416,6 +416,8 @@ def test_the_state_directory_is_the_same_in_whatever_folder_one_is(nowhere, tmp_
         ("packages = 3", 1, ["packages"]),
         ("'packages' = [\n'timeout = 5', 7]", 1, ["packages"]),
         ("[servers.a]\ntimeout = 5\n[timeout]", 3, ["timeout"]),
+        ('[http]\npath = "/health"', 1, ["path: /health has something else"]),
+        ('[http]\npath = "/metrics"', 1, ["path: /metrics has something else"]),
     ],
 )
 def test_an_error_in_a_file_names_file_line_and_key(nowhere, content, line, words):

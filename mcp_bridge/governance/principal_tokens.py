@@ -269,11 +269,13 @@ class TokenStore:
 def _of(tokens: Mapping[str, TokenRecord], principal: str) -> dict[str, TokenRecord]:
     found = {token: record for token, record in tokens.items() if record.principal == principal}
     if not found:
-        raise _unknown(principal, "no token")
+        raise _unknown(principal, "no token that is good", f"`mcp-bridge principal add {principal}` makes one. ")
     return found
 
 
-def _unknown(principal: str, what: str) -> BridgeError:
+def _unknown(principal: str, what: str, instead: str = "") -> BridgeError:
     return BridgeError(
-        "unknown_principal", f"{principal[:100]!r} has {what}.", hint="`mcp-bridge principal list` has all tokens."
+        "unknown_principal",
+        f"{principal[:100]!r} has {what}.",
+        hint=f"{instead}`mcp-bridge principal list` has all tokens, those that have ended too.",
     )

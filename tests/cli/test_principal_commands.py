@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ def test_a_wrong_use_makes_nothing_and_says_why(operator, arguments, code):
 
     assert f"mcp-bridge: {code}: " in done.stderr
     assert TokenStore(operator.state).read() == {}
+
+
+def test_a_time_beyond_the_bound_is_told_apart_from_none(operator):
+    said = operator.run("add", "anna", "--expires", "3650000d", status=2).stderr
+    assert "--expires is more than 100 years" in said
+
+
+def test_who_has_only_tokens_that_have_ended_is_told_how_to_make_one(operator):
+    operator.run("add", "anna", "--expires", "1s")
+    expires = next(iter(TokenStore(operator.state).read().values())).expires
+    while time.time() <= expires:
+        time.sleep(0.1)
+    said = operator.run("rotate", "anna", status=2).stderr
+    assert "'anna' has no token that is good" in said
+    assert "principal add anna" in said
 
 
 def test_a_damaged_file_is_an_error_and_stays_as_it_is(operator):

@@ -257,6 +257,10 @@ async def test_two_principals_with_tokens_use_the_bridge_through_nginx_and_tls(m
                     assert refused.status_code == 401
                     assert refused.headers["www-authenticate"].startswith("Bearer ")
                     assert (await http.get("/metrics")).status_code == 404
+            # A browser names the port, too, where it isn't the usual one.
+            port = machine.url.rpartition(":")[2]
+            async with machine.http(anna, host=f"{NAME}:{port}", origin=f"https://{NAME}:{port}") as http:
+                assert (await http.post("/mcp", json=PING, headers=ACCEPT)).status_code != 403
             async with machine.http(anna, host="elsewhere.example.com") as http:
                 assert (await http.post("/mcp", json=PING, headers=ACCEPT)).status_code == 421
 

@@ -33,7 +33,8 @@ Expires: TypeAlias = Annotated[
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-_MAX_SECONDS = 100 * 365 * 86400
+_MAX_YEARS = 100
+_MAX_SECONDS = _MAX_YEARS * 365 * 86400
 """A century: dates beyond the year 9999 can't be shown."""
 
 
@@ -157,7 +158,13 @@ def _seconds(text: str | None, option: str) -> float | None:
         return None
     parts = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
     seconds = int(parts[1]) * _UNITS[parts[2]] if parts else 0
-    if not 0 < seconds <= _MAX_SECONDS:
+    if seconds > _MAX_SECONDS:
+        raise BridgeError(
+            "bad_argument",
+            f"{option} is more than {_MAX_YEARS} years.",
+            hint=f"Write {option} 90d, or leave it out.",
+        )
+    if not seconds:
         raise BridgeError(
             "bad_argument", f"{option} is no time.", hint=f"Write {option} 90d: a number, and s, m, h, d or w."
         )

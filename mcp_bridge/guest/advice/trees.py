@@ -143,7 +143,8 @@ def files_of(exc: BaseException) -> set[str]:
 
 
 def _stem(filename: str) -> str:
-    return filename.rpartition("/")[2].removesuffix(".py")
+    # A module of the library may have become a package since.
+    return "pathlib" if "/pathlib/" in filename else filename.rpartition("/")[2].removesuffix(".py")
 
 
 def _source(step: types.TracebackType, code: str) -> bytes:

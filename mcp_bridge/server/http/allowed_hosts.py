@@ -27,7 +27,7 @@ class AllowedHosts:
     def __init__(self, names: Iterable[str], origins: Iterable[str]) -> None:
         own = {"localhost", socket.gethostname(), socket.getfqdn()}
         self._names = {name.lower().rstrip(".") for name in (*own, *names)}
-        self.origins = tuple(origin.lower().rstrip("/") for origin in origins)
+        self.origins = tuple(_as_browsers_write(origin.lower().rstrip("/")) for origin in origins)
 
     def accepts_host(self, host: str) -> bool:
         """Whether a Host header names this bridge; any port is accepted."""
@@ -52,6 +52,11 @@ class AllowedHosts:
         origin = origin.lower()
         # A proxy that ends TLS passes on plain HTTP, so the scheme may differ.
         return origin in self.origins or origin in {f"http://{host.lower()}", f"https://{host.lower()}"}
+
+
+def _as_browsers_write(origin: str) -> str:
+    scheme, _, host = origin.partition("://")
+    return f"{scheme}://{host.removesuffix({'http': ':80', 'https': ':443'}[scheme])}"
 
 
 def _name(host: str) -> str | None:

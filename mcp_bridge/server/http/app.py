@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.http_settings import HEALTH_PATH, READY_PATH
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from mcp_bridge.server.http.viewer import HttpViewer
 
 logger = logging.getLogger(__name__)
-
-HEALTH_PATH, READY_PATH = "/health", "/ready"
 
 KEEP_ALIVE_SECONDS = 30
 """How long an idle connection stays open."""
@@ -113,7 +112,9 @@ class HttpApp:
         metrics: Callable[[], Route | None] = lambda: None,
     ) -> None:
         self._public = {route.path for route in documents}
-        self._documents = Router(documents)
+        self._documents = CORSMiddleware(
+            Router(documents), allow_origins=("*",), allow_headers=("*",), allow_private_network=True
+        )
         self._metrics = metrics
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
@@ -127,11 +128,15 @@ class HttpApp:
                 allow_methods=("GET", "POST", "DELETE"),
                 allow_headers=("*",),
                 expose_headers=EXPOSED_HEADERS,
+                # A page of the internet may be listed, and the bridge be in a private network.
+                allow_private_network=True,
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI connection."""
         headers = dict(scope["headers"])
+        if scope["path"].startswith(("http://", "https://")):
+            scope, headers[b"host"] = _in_origin_form(scope)
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
         size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
         if size > MAX_HEADER_BYTES:
@@ -156,6 +161,18 @@ class HttpApp:
         else:
             answer = refused(404, "unknown_path", "There is nothing here.").response()
         await answer(scope, receive, send)
+
+
+def _in_origin_form(scope: Scope) -> tuple[Scope, bytes]:
+    """A request whose target is a whole address, and that address's host (RFC 9112, section 3.2.2).
+
+    The host counts instead of the header's.
+    """
+    host, _, raw_path = scope["raw_path"].partition(b"://")[2].partition(b"/")
+    path = scope["path"].partition("://")[2].partition("/")[2]
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    headers = [(b"host", host), *others]
+    return {**scope, "path": f"/{path}", "raw_path": b"/" + raw_path, "headers": headers}, host
 
 
 _BAD_HOST = refused(

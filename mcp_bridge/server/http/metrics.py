@@ -35,6 +35,7 @@ from starlette.routing import Route
 from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.pool_report import report_of
+from mcp_bridge.http_settings import METRICS_PATH
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, BoundedNames
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from mcp_bridge.host.bridge import Bridge
 
 logger = logging.getLogger(__name__)
-
-PATH = "/metrics"
 
 FIGURES_SECONDS = 15.0
 """How long the ledger's figures are used: counting them reads every execution's row."""
@@ -296,7 +295,7 @@ class Metrics:
                     return exc.response()
             return Response(await self.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
-        return Route(PATH, metrics, methods=["GET"])
+        return Route(METRICS_PATH, metrics, methods=["GET"])
 
 
 class _Server(uvicorn.Server):

@@ -69,7 +69,8 @@ async def opened(http, **headers):
 def http_bridge(configure_for_module):
     """A bridge that answers with events, which tests leave as it was but for sessions of their own."""
     setup = configure_for_module(
-        http={"allowed_hosts": ["bridge.example.org"], "allowed_origins": ["https://app.example.org"]}
+        # A browser leaves the usual port out.
+        http={"allowed_hosts": ["bridge.example.org"], "allowed_origins": ["https://app.example.org:443"]}
     )
     with kept_serving(setup) as bridge:
         yield bridge
@@ -184,6 +185,25 @@ ORIGINS = [
 ]
 
 
+TARGETS = [
+    ("http://127.0.0.1/health", "bridge.example.org", 200),
+    ("http://bridge.example.org:8350/health?x=//", "localhost", 200),
+    ("https://localhost/health", "evil.example.org", 200),
+    ("http://evil.example.org/health", "localhost", 421),
+    ("http:///health", "localhost", 421),
+    ("http://localhost", "localhost", 404),
+]
+
+
+async def test_a_target_may_be_a_whole_address_whose_host_counts(http_bridge):
+    for target, host, status in TARGETS:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http_bridge.port)
+        writer.write(f"GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+        with anyio.fail_after(DEADLINE_SECONDS):
+            assert int((await reader.read()).split()[1]) == status, target
+        writer.close()
+
+
 async def test_pages_of_other_origins_are_refused(http_bridge):
     async with http_bridge.http() as http:
         for origin, status in ORIGINS:
@@ -200,8 +220,11 @@ async def asked_by_a_page(http_bridge, http, origin, status):
         exposed = answer.headers["access-control-expose-headers"].lower()
         assert "mcp-session-id" in exposed
         asked = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-session-id"}
-        preflight = await http.options("/mcp", headers=given | asked)
+        # A page of the internet asks so before it reaches a private network.
+        private = {"access-control-request-private-network": "true"}
+        preflight = await http.options("/mcp", headers=given | asked | private)
         assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-private-network"] == "true"
         assert preflight.headers["access-control-allow-origin"] == origin
 
 

@@ -7,6 +7,7 @@ access token, for this bridge, and good now. Keys come from the issuer alone: wh
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ import jwt
 from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, SCOPE_CLAIM
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
     from mcp_bridge.server.http.authentication.signing_keys import SigningKeys
 
@@ -41,6 +44,10 @@ class BadAccessTokenError(Exception):
     def __init__(self, why: str, *, has_ended: bool = False) -> None:
         super().__init__(why)
         self.has_ended = has_ended
+
+
+class _BadSignatureError(BadAccessTokenError):
+    """The signature is none of the key's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +89,16 @@ class AccessTokens:
             KeysUnavailableError: It can't be verified now; `UnknownKeyError` for one whose key may be a new one.
         """
         algorithm, kid = self._header(text)
-        key = await self._keys.find(kid, algorithm)
-        if key is None:
+        keys = await self._keys.find(kid, algorithm)
+        if not keys:
             raise BadAccessTokenError("it names a key that the issuer doesn't have")
-        return self._read(self._claims(text, key, algorithm))
+        try:
+            return self._read(self._claims_by_any(text, keys, algorithm))
+        except _BadSignatureError:
+            others = await self._keys.find_others(kid, algorithm, keys)
+            if not others:
+                raise
+            return self._read(self._claims_by_any(text, others, algorithm))
 
     def _header(self, text: str) -> tuple[str, str | None]:
         """The algorithm and the key's id, which aren't verified yet."""
@@ -109,6 +122,13 @@ class AccessTokens:
         if kid is not None and (not isinstance(kid, str) or len(kid) > _MAX_KID_CHARS):
             raise BadAccessTokenError("its key's id is none")
         return algorithm, kid
+
+    def _claims_by_any(self, text: str, keys: Sequence[jwt.PyJWK], algorithm: str) -> dict[str, Any]:
+        *first, last = keys
+        for key in first:
+            with contextlib.suppress(_BadSignatureError):
+                return self._claims(text, key, algorithm)
+        return self._claims(text, last, algorithm)
 
     def _claims(self, text: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any]:
         settings = self._settings
@@ -159,4 +179,5 @@ def _scopes(claims: dict[str, Any]) -> frozenset[str]:
 
 def _bad(error: jwt.PyJWTError) -> BadAccessTokenError:
     # Its own text may repeat the token's.
-    return BadAccessTokenError(type(error).__name__, has_ended=isinstance(error, jwt.ExpiredSignatureError))
+    kind = _BadSignatureError if isinstance(error, jwt.InvalidSignatureError) else BadAccessTokenError
+    return kind(type(error).__name__, has_ended=isinstance(error, jwt.ExpiredSignatureError))

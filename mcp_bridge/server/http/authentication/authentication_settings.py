@@ -47,6 +47,22 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,500}")
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 
+_HEADERS_OF_CLIENTS = frozenset(
+    {"accept", "accept-encoding", "accept-language", "authorization", "cache-control", "connection", "content-length"}
+    | {"content-type", "cookie", "expect", "host", "last-event-id", "mcp-protocol-version", "mcp-session-id", "origin"}
+    | {"mcp-method", "mcp-name", "referer", "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "via"}
+    | {
+        "forwarded",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+        "traceparent",
+        "tracestate",
+    }
+)
+"""Headers that clients and proxies send of themselves, in lower case: they say nothing of a certificate."""
+
 
 def _array(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
@@ -169,7 +185,7 @@ class TrustedProxy(BaseModel):
     @field_validator("header")
     @classmethod
     def _is_a_header(cls, name: str) -> str:
-        if not _HEADER.fullmatch(name) or name.lower() == "authorization":
+        if not _HEADER.fullmatch(name) or name.lower() in _HEADERS_OF_CLIENTS:
             raise ValueError("write a header of its own, such as X-Client-Subject")
         return name.lower()
 

@@ -315,7 +315,12 @@ class Authenticator:
             raise self._refusal(400, "bad_credentials", f"There is more than one {self._proxy.header} header.")
         if not values or not values[0]:
             return None
-        return _Credential(self._mapped(values[0], self._proxy.principals))
+        try:
+            # The framework reads headers as Latin-1, and a proxy may write a subject as it is, in UTF-8.
+            said = values[0].encode("latin-1").decode()
+        except UnicodeDecodeError:
+            said = values[0]
+        return _Credential(self._mapped(said, self._proxy.principals))
 
     def _mapped(self, value: str | None, names: Mapping[str, str] | None) -> Principal:
         """The principal that is called so elsewhere.

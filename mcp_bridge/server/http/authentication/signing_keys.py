@@ -44,6 +44,9 @@ PAUSE_SECONDS = 10.0
 # Of one set. Public sets have two to five.
 MAX_KEYS = 100
 
+# Of one id and algorithm. Each may have to be tried.
+MAX_OF_ONE_ID = 4
+
 # In bits. Fewer are broken (RFC 7518, section 3.3); more take long to verify with.
 _MIN_RSA, _MAX_RSA = 2048, 8192
 
@@ -108,8 +111,8 @@ class SigningKeys:
         self._fetched: float | None = None
         self._tried: float | None = None
 
-    async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key of this id for this algorithm; without an id, the only one for it. None if there is none.
+    async def find(self, kid: str | None, algorithm: str) -> Sequence[jwt.PyJWK]:
+        """The keys of this id for this algorithm; without an id, the only one for it. Empty if there is none.
 
         Raises:
             KeysUnavailableError: The server can't be reached, and no keys are there that are new enough.
@@ -120,24 +123,34 @@ class SigningKeys:
         if self._fetched is None or now - self._fetched > FRESH_SECONDS:
             await self._refresh()
         found = self._lookup(kid, algorithm)
-        if found is None:
+        if not found:
             # The server may have a new key.
             await self._refresh()
             found = self._lookup(kid, algorithm)
-            if found is None and kid is not None and self._fetched == known and not self._has_known(kid):
+            if not found and kid is not None and self._fetched == known and not self._has_known(kid):
                 raise UnknownKeyError(self._until_next())
         return found
+
+    async def find_others(self, kid: str | None, algorithm: str, tried: Sequence[jwt.PyJWK]) -> Sequence[jwt.PyJWK]:
+        """As `find`, after a signature that is none of these keys': the server may have put others in their place.
+
+        Empty if it is too early to look for them.
+        """
+        if self._lookup(kid, algorithm) is tried:
+            await self._refresh()
+        found = self._lookup(kid, algorithm)
+        return () if found is tried else found
 
     def _has_known(self, kid: str) -> bool:
         """Whether there is a key of this id, of any algorithm, or was before the last fetch."""
         return kid in self._withdrawn or any(kid == one for one, _ in self._keys)
 
-    def _lookup(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+    def _lookup(self, kid: str | None, algorithm: str) -> Sequence[jwt.PyJWK]:
         self._require_usable()
         if kid is not None:
-            return next(iter(self._keys.get((kid, algorithm), ())), None)
-        candidates = [key for (_, of), keys in self._keys.items() if of == algorithm for key in keys]
-        return candidates[0] if len(candidates) == 1 else None
+            return self._keys.get((kid, algorithm), ())
+        candidates = [keys for (_, of), keys in self._keys.items() if of == algorithm]
+        return candidates[0] if len(candidates) == 1 and len(candidates[0]) == 1 else ()
 
     def _require_usable(self) -> None:
         if self._fetched is None or self._clock() - self._fetched > STALE_SECONDS:
@@ -238,15 +251,18 @@ def _keys(answer: dict[str, Any], algorithms: frozenset[Algorithm]) -> Keys:
     members = answer.get("keys")
     if not isinstance(members, list):
         raise _BadKeysError("its answer is no set of keys")
+    if len(members) > MAX_KEYS:
+        logger.warning("an authorization server has %d keys: only the first %d count", len(members), MAX_KEYS)
     found: Keys = {}
     for member in members[:MAX_KEYS]:
         if not isinstance(member, dict):
             continue
         kid = member.get("kid")
         for algorithm in _algorithms(member, algorithms):
-            if (key := _bound(member, algorithm)) is not None:
-                found.setdefault((kid if isinstance(kid, str) else None, algorithm), []).append(key)
-    return found
+            alike = found.setdefault((kid if isinstance(kid, str) else None, algorithm), [])
+            if len(alike) < MAX_OF_ONE_ID and (key := _bound(member, algorithm)) is not None:
+                alike.append(key)
+    return {of: alike for of, alike in found.items() if alike}
 
 
 def _algorithms(member: dict[str, Any], allowed: frozenset[Algorithm]) -> list[Algorithm]:

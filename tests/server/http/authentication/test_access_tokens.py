@@ -435,7 +435,10 @@ def test_no_token_is_a_fault_of_ours(header, claims):
 
     class Keys:
         async def find(self, kid, algorithm):
-            return jwt.PyJWK(jwk(RSA, "rsa"), algorithm)
+            return (jwt.PyJWK(jwk(RSA, "rsa"), algorithm),)
+
+        async def find_others(self, kid, algorithm, tried):
+            return ()
 
     tokens = AccessTokens(OAuthResource(issuer="https://i.example", audience=AUDIENCE), Keys())
     whole = {"iss": "https://i.example", "aud": AUDIENCE, "sub": "anna", "exp": time.time() + 60} | claims
@@ -477,7 +480,7 @@ async def test_a_new_key_is_found_when_a_token_names_it(issuer):
         assert 0 < caught.value.retry_after <= signing_keys.PAUSE_SECONDS
         clock.now += signing_keys.PAUSE_SECONDS
         assert await keys.find("new", "RS256")
-        assert await keys.find("rsa", "RS256") is None
+        assert not await keys.find("rsa", "RS256")
 
 
 async def test_keys_that_do_not_exist_cost_the_issuer_one_request_in_a_while(issuer):
@@ -490,7 +493,7 @@ async def test_keys_that_do_not_exist_cost_the_issuer_one_request_in_a_while(iss
                 answers.append(UnknownKeyError)
             clock.now += 0.5
         assert issuer.asked == ["/keys"] * 5
-        assert answers == [None, *[UnknownKeyError] * 19] * 5
+        assert answers == [(), *[UnknownKeyError] * 19] * 5
 
 
 async def test_a_token_of_a_new_key_may_be_good_soon_and_whoever_sends_many_is_refused(tmp_path, issuer):
@@ -506,12 +509,53 @@ async def test_a_token_of_a_new_key_may_be_good_soon_and_whoever_sends_many_is_r
         assert issuer.asked.count("/keys") == 1
 
 
+async def test_a_key_that_takes_anothers_id_is_found_when_a_signature_is_none_of_the_others(issuer):
+    async with keys_of(issuer) as (keys, clock):
+        tokens = AccessTokens(OAuthResource(issuer=issuer.url, audience=AUDIENCE), keys)
+        assert await tokens.verify(issuer.token())
+        issuer.keys = [jwk(OTHER_RSA, "rsa")]
+        new = issuer.token(OTHER_RSA)
+        # It is too early to look; so a token with a bad signature costs the issuer one request in a while.
+        with pytest.raises(BadAccessTokenError):
+            await tokens.verify(new)
+        clock.now += signing_keys.PAUSE_SECONDS
+        assert await tokens.verify(new)
+        with pytest.raises(BadAccessTokenError):
+            await tokens.verify(issuer.token())
+        assert issuer.asked.count("/keys") == 2
+
+
+async def test_a_key_without_an_id_is_looked_for_again_when_a_signature_is_none_of_it(issuer):
+    issuer.keys = [jwk(RSA, None)]
+    async with keys_of(issuer) as (keys, clock):
+        tokens = AccessTokens(OAuthResource(issuer=issuer.url, audience=AUDIENCE), keys)
+        assert await tokens.verify(issuer.token(headers={"kid": None}))
+        issuer.keys = [jwk(OTHER_RSA, None)]
+        clock.now += signing_keys.PAUSE_SECONDS
+        assert await tokens.verify(issuer.token(OTHER_RSA, headers={"kid": None}))
+
+
+async def test_all_keys_of_one_id_are_tried(issuer):
+    issuer.keys = [jwk(RSA, "rsa"), jwk(OTHER_RSA, "rsa")]
+    async with keys_of(issuer) as (keys, _):
+        tokens = AccessTokens(OAuthResource(issuer=issuer.url, audience=AUDIENCE), keys)
+        assert await tokens.verify(issuer.token())
+        assert await tokens.verify(issuer.token(OTHER_RSA))
+
+
+async def test_keys_beyond_the_bound_are_told_of(issuer, caplog):
+    issuer.keys = [jwk(EC, "b")] * 101
+    async with keys_of(issuer) as (keys, _):
+        assert await keys.find("b", "ES256")
+    assert "has 101 keys: only the first 100 count" in caplog.text
+
+
 async def test_a_key_that_the_issuer_withdraws_is_not_believed_for_long(issuer):
     async with keys_of(issuer) as (keys, clock):
         assert await keys.find("rsa", "RS256")
         issuer.keys = [jwk(EC, "ec")]
         clock.now += signing_keys.FRESH_SECONDS + 1
-        assert await keys.find("rsa", "RS256") is None
+        assert not await keys.find("rsa", "RS256")
 
 
 BAD_ENDPOINTS = ["down", "huge", "deep", "redirect", "redirect to a metadata address", "html", "no set", "no list"]
@@ -536,7 +580,8 @@ async def test_an_endpoint_that_does_not_answer_is_not_waited_for_long(tmp_path,
         answers = await asyncio.gather(*(server.bearer(issuer.token()) for _ in range(5)))
         for answer in answers:
             answer.refused(503, "authentication_unavailable")
-        assert issuer.asked.count("/keys") == 1
+        # On a busy machine the time may be over before the first is sent.
+        assert issuer.asked.count("/keys") <= 1
 
 
 @pytest.mark.parametrize("behaviour", BAD_ENDPOINTS)
@@ -596,7 +641,7 @@ async def test_who_has_keys_does_not_wait_for_anothers_fetch(issuer):
 async def test_which_keys_are_usable(issuer, keys, kid, found):
     issuer.keys = keys
     async with keys_of(issuer) as (usable, _):
-        assert (await usable.find(kid, "RS256") is not None) == found
+        assert bool(await usable.find(kid, "RS256")) == found
 
 
 @pytest.mark.parametrize(
@@ -626,7 +671,7 @@ async def test_a_private_key_that_the_issuer_publishes_is_used_as_its_public_one
     issuer.keys = [whole | {"kid": "rsa", "key_ops": ["sign", "verify"]}]
     assert "d" in issuer.keys[0]
     async with keys_of(issuer) as (keys, _):
-        found = await keys.find("rsa", "RS256")
+        (found,) = await keys.find("rsa", "RS256")
         assert isinstance(found.key, rsa.RSAPublicKey)
 
 

@@ -381,6 +381,12 @@ async def test_a_trusted_proxy_says_whose_the_certificate_is(tmp_path):
         (await server.ask()).refused(401, "credentials_needed")
 
 
+async def test_a_subject_may_have_any_letters(tmp_path):
+    async with authenticating(tmp_path, PROXY.replace("CN=Anna", "CN=Zoë")) as server:
+        assert (await server.ask((b"x-client-subject", "CN=Zoë,O=Example".encode()))).who == "anna"
+        assert (await server.ask((b"x-client-subject", "CN=Zoë,O=Example".encode("latin-1")))).who == "anna"
+
+
 async def test_without_a_map_the_header_has_the_principals_name(tmp_path):
     config = PROXY.replace('principals = { "CN=Anna,O=Example" = "anna" }', "")
     async with authenticating(tmp_path, config) as server:
@@ -460,6 +466,8 @@ async def test_a_token_and_a_certificate_have_to_be_the_same_ones(tmp_path):
         ('[authentication.proxy]\nheader = "X-A"\ntrusted = ["10.0.0.1/8"]', "such as 10.0.0.7"),
         ('[authentication.proxy]\nheader = "X-A"\ntrusted = ["nginx"]', "such as 10.0.0.7"),
         ('[authentication.proxy]\nheader = "Authorization"\ntrusted = ["::1"]', "header of its own"),
+        ('[authentication.proxy]\nheader = "Host"\ntrusted = ["::1"]', "header of its own"),
+        ('[authentication.proxy]\nheader = "Mcp-Session-Id"\ntrusted = ["::1"]', "header of its own"),
         ('[authentication.proxy]\nheader = "X A"\ntrusted = ["::1"]', "header of its own"),
         (
             '[authentication.proxy]\nheader = "X-A"\ntrusted = ["::1"]\nprincipals = {CN = "cara"}',
