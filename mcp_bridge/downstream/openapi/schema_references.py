@@ -130,7 +130,8 @@ class SchemaReferences:
             for key, each in value.items()
             if key not in _ANNOTATIONS and key != "$ref" and not key.startswith("x-")
         }
-        if not counting:
+        if counting.keys() <= {"type"}:
+            # What it leads to has a type of its own.
             return node
         others = {key: each for key, each in value.items() if key not in counting and key not in {"$ref", _AS_BASE}}
         reference = {key: value[key] for key in ("$ref", _AS_BASE) if key in value}
@@ -164,8 +165,8 @@ class SchemaReferences:
         if not is_base and not listed and not heirs:
             return Node(own, node.uri)
         if own.get("additionalProperties") is False:
-            # It would refuse what each of the heirs adds.
-            del own["additionalProperties"]
+            # It would refuse what each of the heirs adds. This is what is meant, and which only the service checks.
+            own["unevaluatedProperties"] = own.pop("additionalProperties")
         if is_base:
             return Node(own, node.uri)
         if listed:
