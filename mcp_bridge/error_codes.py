@@ -81,8 +81,8 @@ Code = Literal[
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
-    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "request_id_in_use",
-    "request_timeout",
+    "publish_unreachable", "record_limit", "reference_erased", "reference_in_text", "reference_unknown",
+    "request_id_in_use", "request_timeout",
     "request_too_large", "reserved_name", "restore_busy",
     "restore_exists", "restore_failed", "restore_unfinished", "result_too_large", "retired_key", "rolled_back",
     "runtime_directory", "sandbox_broken", "sandbox_lost", "sandbox_silent", "sandbox_start_failed",
@@ -649,9 +649,13 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_reference": Description("The text is no reference.", "Write a reference such as `$items`."),
         "bad_type": Description("The value has the wrong type.", "Use the type that the message names."),
         "duplicate_id": Description("Two steps have the same id.", "Give each its own."),
-        "index_in_text": Description("Brackets in a text are text.", "Write an index with dots, as the message shows."),
+        "index_in_text": Description("Brackets in a text are text.",
+            "Write dots, as the message shows. Only a condition, `over` and `seconds` take names in quotes."),
         "missing_field": Description("A field is missing.", "Add it."),
         "program_cycle": Description("Programs run each other without end.", "Break the cycle.", _COMMAND),
+        "reference_in_text": Description(
+            "The reference is text: at this place none is filled in.",
+            "Write what it stands for, or another program for each case."),
         "unknown_field": Description(
             "There is no such field here.",
             "Remove it; the message may have the nearest name."),
@@ -667,7 +671,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The intent is empty or too long.",
             "Say in a few sentences what the program shall do."),
         "model_bad_answer": Description(
-            "The model answered without text, or with too much.",
+            "The model answered without text, or with too much, or its answer was cut off at the limit of tokens.",
             "Raise or set `max_tokens`."),
         "model_failed": Description("The provider or the client refused.", "Read its words in the message."),
         "model_timeout": Description(
@@ -1168,7 +1172,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
         "unknown_http_session": Description(
             "A request over HTTP names a session that there isn't, or that has ended: it was ended, had no request for "
-            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun.",
+            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun, but by an "
+            "earlier request whose stream was to be resumed.",
             "Begin another with `initialize`, as the status 404 tells clients.", _CLIENT),
         "unknown_path": Description(
             "The viewer or the server has nothing at this path.",

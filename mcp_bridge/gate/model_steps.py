@@ -87,16 +87,29 @@ class ModelSteps:
         return Completion(as_text(text), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
-        """Ask a step's question, with `prompt` and `system`. An empty answer is valid."""
+        """Ask a step's question, with `prompt` and `system`. An empty answer is valid.
+
+        Raises:
+            ModelError: `model_bad_answer`: also for an answer that was cut off. What follows would go by half of it.
+            BridgeError: As `complete`.
+        """
         messages = [Message("user", as_text(arguments["prompt"]))]
         if "system" in arguments:
             messages.insert(0, Message("system", as_text(arguments["system"])))
         try:
-            return await self.complete(messages, timeout=timeout)
+            completion = await self.complete(messages, timeout=timeout)
         except ModelError as exc:
             if exc.blank is None:
                 raise
             return Completion(exc.blank, exc.usage)
+        if completion.truncated:
+            raise ModelError(
+                "model_bad_answer",
+                f"The model's answer was cut off at its limit of tokens, after {len(completion.text)} characters.",
+                hint="Raise max_tokens in [model], or ask for a shorter answer.",
+                usage=completion.usage,
+            )
+        return completion
 
     async def _key(self, reference: str) -> str:
         name = reference.removeprefix(SECRET_PREFIX)

@@ -413,7 +413,7 @@ def judged_arguments(
     filled = with_defaults(schema, arguments, asked_for)
     judged = projector.judged(filled.arguments, names)
     if refuses_defaults:
-        judged = with_unknown_defaults(Filled(judged, filled.paths))
+        judged = with_unknown_defaults(judged, filled.roots)
     if is_operators:
         judged = _with_untold(schema, judged)
     return arguments, filled, judged

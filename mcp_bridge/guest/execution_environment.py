@@ -88,7 +88,7 @@ class ExecutionEnvironment:
         }
         for name, value in names.items():
             setattr(sys.modules["mcp"], name, value)
-        return names | self._modules.names(self.start.servers)
+        return self._modules.names(self.start.servers, names)
 
     def hooks(self) -> runner.Hooks:
         """The callbacks around the code."""

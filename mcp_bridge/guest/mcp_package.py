@@ -35,7 +35,7 @@ class Modules:
         self.servers = self._server_package("mcp.servers", servers, calls, blocking=False)
         sync = self._package("mcp.sync", "The blocking forms.")
         sync.servers = self._server_package("mcp.sync.servers", servers, calls, blocking=True)  # type: ignore[attr-defined]
-        self.runtime = runtime.build(channel, calls, servers)
+        self.runtime = runtime.build(self._functions, calls, servers)
         tools = self._package("mcp.tools", "Functions kept by runtime.save_tool.")
         tools.__getattr__ = self._saved_tool  # type: ignore[method-assign]
         sys.modules["mcp.runtime"] = self.runtime
@@ -47,15 +47,18 @@ class Modules:
         root.McpError = runtime.MCPError  # type: ignore[attr-defined]
         sys.meta_path.insert(0, self)
 
-    def names(self, servers: list[dict[str, Any]]) -> dict[str, Any]:
-        """The names that scripts can use without an import."""
+    def names(self, servers: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
+        """The names that scripts, and the functions they have kept, can use without an import: `more` among them."""
         by_name = {row["name"]: getattr(self.servers, row["alias"]) for row in servers}
-        return {f"mcp_{row['alias']}": by_name[row["name"]] for row in servers} | {
+        self._functions.given = given = {
+            **more,
+            **{f"mcp_{row['alias']}": by_name[row["name"]] for row in servers},
             "mcp_servers": by_name,
             "mcp": sys.modules["mcp"],
             "runtime": self.runtime,
             "LOADED_MCP_SERVERS": tuple(by_name),
         }
+        return given
 
     def known_tools(self) -> dict[str, list[str]]:
         """Tools by server alias, for the servers whose tools are already listed."""
@@ -130,7 +133,7 @@ class Modules:
         source = self._functions.load_tool_source(name)
         if source is None:
             raise AttributeError(f"no saved tool {name!r}")
-        namespace: dict[str, Any] = {"__name__": f"mcp.tools.{name}"}
+        namespace: dict[str, Any] = {**self._functions.given, "__name__": f"mcp.tools.{name}"}
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]
 

@@ -372,7 +372,7 @@ def _resume(trace_id: str, payload: Any = None) -> Any:
     return ProgramResume(trace_id, _plain(payload, "payload", "bad_value"))
 
 
-def _save(name: str, program: dict[str, Any]) -> Any:
+def _save(name: str, program: Any) -> Any:
     """Keep a program under a name; gives its hash.
 
     Raises MCPError: `invalid_program` (`.details["faults"]` has all), `reserved_name`.
@@ -457,7 +457,8 @@ it, and `$$` a dollar sign. Many tools give JSON as text, which has no parts: wi
 the value, and a text that is no JSON fails it.
 A condition has references, 'texts', numbers, True, False, None and [lists], joined by == != > >= < <= in, not in,
 contains, and, or, not and parentheses: `$found.0.n > 60 and 'open' in $found[0].labels`. An index is `.0`, or `[0]` in
-conditions, `over` and `seconds`. What isn't there is None; `None > 60` fails the step and says what was there instead.
+conditions, `over` and `seconds`; a name in quotes, `$mail['content-type']`, is for these, too. What isn't there is
+None; `None > 60` fails the step and says what was there instead.
 `validate` says what is wrong with a program, without running it.
 """
 """What steps a program can have, whatever language it is written in."""

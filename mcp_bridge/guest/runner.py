@@ -24,6 +24,8 @@ VALUE_NAME = "__last_value__"
 MAX_MESSAGE = 20_000
 MAX_TRACEBACK = 40_000
 NOTE_CHARS = 60
+MAX_FRAMES = 10_000
+"""Most frames of one traceback that are described. Each takes 20 µs, and a recursion without end may have a million."""
 
 LEAST_RECURSION = 1000
 """Python's own default."""
@@ -301,6 +303,8 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if isinstance(source, Source):
         source.register_in_linecache()
+    message = cut(printable(_text(exc)), MAX_MESSAGE)
+    _shorten_tracebacks(exc)
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)
@@ -309,10 +313,31 @@ def _describe(exc: BaseException) -> dict[str, Any]:
         line = exc.lineno
     return {
         "type": _name(exc),
-        "message": cut(printable(_text(exc)), MAX_MESSAGE),
+        "message": message,
         "line": line if isinstance(line, int) else None,
         "traceback": cut(printable("".join(report.format()).rstrip("\n")), MAX_TRACEBACK),
     }
+
+
+def _shorten_tracebacks(exc: BaseException) -> None:
+    """Take the middle out of a traceback that is too long to be described in time, and of those of its causes."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [exc]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        steps: list[types.TracebackType] = []
+        step = one.__traceback__
+        while step is not None:
+            steps.append(step)
+            step = step.tb_next
+        if (left := len(steps) - MAX_FRAMES) > 0:
+            half = MAX_FRAMES // 2
+            steps[half - 1].tb_next = steps[-half]
+            BaseException.add_note(one, f"({left} calls in the middle are left out of the traceback)")
+        waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
 
 
 def _describe_plainly(exc: BaseException) -> dict[str, Any]:

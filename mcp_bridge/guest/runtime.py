@@ -20,7 +20,7 @@ from mcp_bridge.guest.proxies import (
     OMITTED,
     Calls,
 )
-from mcp_bridge.wire.annotations import TYPE_CHECKING, Any, Callable, Generator
+from mcp_bridge.wire.annotations import TYPE_CHECKING, Any, Callable, Generator, Mapping
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,
@@ -164,10 +164,9 @@ class Match(Row):
     __str__ = __repr__
 
 
-def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> types.ModuleType:
-    """Build the module, bound to a channel."""
+def build(functions: "_Functions", calls: Calls, servers: list[dict[str, Any]]) -> types.ModuleType:
+    """Build the module of these functions."""
     module = types.ModuleType("mcp.runtime", __doc__)
-    functions = _Functions(channel, calls, servers)
     public: dict[str, Any] = {"MCPError": MCPError, "ToolError": ToolError, "NotAwaitedError": NotAwaitedError}
     for name in _BLOCKING_TOO:
         blocking = getattr(functions, name)
@@ -351,6 +350,9 @@ def _with_usage_errors(name: str, function: Callable[..., Any]) -> Callable[...,
 
 
 class _Functions:
+    given: Mapping[str, Any] = {}  # noqa: RUF012  (replaced, never changed)
+    """The names that scripts have without an import, and saved functions too."""
+
     def __init__(self, channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> None:
         self._channel = channel
         self._calls = calls
@@ -662,13 +664,21 @@ class _Functions:
         return Rows(install(self._request, requirements))
 
     def save_tool(self, function: Callable[..., Any]) -> str:
-        """Keep a function's source for later executions: `from mcp.tools import NAME`."""
-        import inspect
-        import textwrap
+        """Keep a function's source for later executions: `from mcp.tools import NAME`.
 
-        name = function.__name__
-        self._request(MemorySave(TOOL_PREFIX + name, textwrap.dedent(inspect.getsource(function))))
-        return name
+        Of its script it has nothing there: what it uses, it imports or defines inside. What it would miss is told.
+
+        Raises:
+            TypeError: It is no function that the script defines with `def`.
+        """
+        # Imported late: few scripts keep a function.
+        from mcp_bridge.guest.advice import saved_tools
+
+        kept = saved_tools.kept(function, self.given)
+        self._request(MemorySave(TOOL_PREFIX + kept.name, kept.source))
+        if kept.notice is not None:
+            print(kept.notice, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
+        return kept.name
 
     def load_tool_source(self, name: str) -> str | None:
         """The source kept by `save_tool`, or None."""

@@ -17,7 +17,7 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
 from mcp_bridge.executions.idempotency.keys import program_key
-from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, digest
+from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, check_key, digest
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
@@ -684,6 +684,9 @@ def _is_large(tool: ToolInfo) -> bool:
 
 
 def _check_names(request: Any) -> None:
+    if isinstance(request, _OF_ONE_MEMORY) and len(request.key) > MAX_NAME_CHARS:
+        # Shorter ones are refused alike when they are looked for, and recorded.
+        check_key(request.key)
     if (fault := messages.overlong(request)) is not None:
         raise BridgeError("bad_request", fault)
     for field in _NAMES_OF[type(request)]:
@@ -691,6 +694,8 @@ def _check_names(request: Any) -> None:
         if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
 
+
+_OF_ONE_MEMORY = (messages.MemorySave, messages.MemoryLoad, messages.MemoryDelete)
 
 _NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.compensation import compensation_for, record_compensation
 from mcp_bridge.kernel.events import StepResult, StepStatus, new
-from mcp_bridge.kernel.language.condition_errors import counted_as_none, reason
+from mcp_bridge.kernel.language.condition_errors import behind, counted_as_none, reason
 from mcp_bridge.kernel.language.conditions import ConditionError, condition
 from mcp_bridge.kernel.language.references import TextTooLongError
 from mcp_bridge.kernel.language.value_texts import quoted, written
@@ -24,7 +24,7 @@ from mcp_bridge.kernel.program_limits import (
     exceeded_token_limit,
 )
 from mcp_bridge.kernel.step_groups import GroupExecution
-from mcp_bridge.kernel.step_types import MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.step_types import MapStep, ModelStep, StepFailedError, WaitStep
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Outcome
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
 
 MAX_REASONS = 100
-"""Conditions of which a machine keeps why they failed, or counted a reference as None."""
+"""Steps of which a machine keeps why they failed on what a reference stands for, or counted it as None."""
 
 _FINAL = frozenset({"denied", "cancelled", "violation", "interrupted"})
 """Failures that aren't tried again: it would end alike, or the effect may have happened unseen."""
@@ -87,6 +87,8 @@ class Interpreter(GroupExecution):
             if not isinstance(items, list) or len(items) > MAX_ITEMS:
                 what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
                 message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
+                if not isinstance(items, list):
+                    self._explain(behind(step.over, level.filled))
                 return self._refused(task_for(level, instruction, []), "bad_value", message)
         level.task = task = task_for(level, instruction, items)
         return self._attempt(task)
@@ -195,6 +197,8 @@ class Interpreter(GroupExecution):
         except TextTooLongError as exc:
             return self._refused(task, "too_large", str(exc))
         except StepFailedError as exc:
+            if isinstance(task.step, WaitStep):
+                self._explain(behind(task.step.seconds, level.filled))
             return self._refused(task, exc.code, str(exc))
         return None
 
@@ -324,7 +328,7 @@ class Interpreter(GroupExecution):
             self._advance(level)
 
     def _explain(self, why: str) -> None:
-        """Keep why the condition whose row is the next one failed."""
+        """Keep why the step whose row is the next one failed."""
         if why and len(self.reasons) < MAX_REASONS:
             self.reasons[len(self.rows)] = why
 

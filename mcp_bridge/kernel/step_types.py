@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from mcp_bridge.kernel.allowed_outputs import NotAllowedError, accepted, without_answer
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
-from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted
+from mcp_bridge.kernel.language.references import Template, TextTooLongError, lone
 from mcp_bridge.kernel.language.step_fields import MAX_SECONDS
 from mcp_bridge.kernel.language.value_texts import quoted, written
 from mcp_bridge.kernel.retry import Retry
@@ -285,7 +285,7 @@ class WaitStep(LeafStep):
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
-        self.seconds: Final = _template(dotted(row.get("seconds")))
+        self.seconds: Final = lone(row.get("seconds"))
 
     def request(self, lookup: Lookup) -> Request:
         seconds = self.seconds.fill(lookup)
@@ -397,7 +397,7 @@ class MapStep(_Step):
 
     def __init__(self, row: Row, index: int, targets: Targets, body: Step) -> None:
         super().__init__(row, index, targets)
-        self.over: Final = _template(dotted(row["over"]))
+        self.over: Final = lone(row["over"])
         self.item_name: Final[str] = row.get("as") or "item"
         self.body: Final = body
         self.max_concurrency: Final[int | None] = row.get("max_concurrency")

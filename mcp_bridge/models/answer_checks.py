@@ -27,7 +27,8 @@ def completion(text: object, usage: Usage, *, truncated: bool = False) -> Comple
     if not isinstance(text, str) or not text.strip():
         hint = "It used up max_tokens before it wrote any: raise max_tokens." if truncated else None
         error = ModelError("model_bad_answer", "The model answered without any text.", hint=hint, usage=usage)
-        error.blank = text[:MAX_ANSWER_CHARS] if isinstance(text, str) else None
+        # Cut off before it had any text, it is no answer.
+        error.blank = text[:MAX_ANSWER_CHARS] if isinstance(text, str) and not truncated else None
         raise error
     if len(text) > MAX_ANSWER_CHARS:
         raise ModelError(

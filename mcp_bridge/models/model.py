@@ -108,11 +108,11 @@ class ModelError(BridgeError):
 
     Codes: `model_timeout`; `model_failed`: the provider or the client refused, with its message, without keys;
     `model_unavailable`: not configured, its library not installed, or the client doesn't support sampling;
-    `model_bad_answer`: an answer without text, or too long.
+    `model_bad_answer`: an answer without text, or too long, or cut off (`ModelSteps.answer`).
 
     Attributes:
         usage: The known usage in spite of the failure.
-        blank: The answer if it is an empty or blank text, else None.
+        blank: The answer if it is an empty or blank text, and was not cut off, else None.
     """
 
     def __init__(

@@ -71,6 +71,7 @@ Texts in prompt, system, args, message, details, over, seconds and context may r
 Comparisons with == != > >= < <= in, not in, contains; joined by and, or, not and parentheses. Operands: references,
 'text', numbers, True, False, None, ['a', 'b']. There are no functions and no arithmetic. A reference that leads nowhere
 is None. "$kind == 'refund' and ($order.total <= 50 or $order.vip == True)"; "$kind in ['a', 'b']"; "$text contains 'x'"
+A name with other characters than letters, digits and _ is quoted here, and in over and seconds: $mail['content-type'].
 
 ## Examples
 

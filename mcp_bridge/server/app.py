@@ -32,6 +32,7 @@ from mcp_bridge.bridge_identity import (
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.answers import displays, render
@@ -40,10 +41,11 @@ from mcp_bridge.server.answers.structured_content import add_record, add_refusal
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.ending_signals import terminations
+from mcp_bridge.server.messages.argument_faults import argument_faults
 from mcp_bridge.server.messages.stdio import stdio_transport
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
-from mcp_bridge.server.questions import Conversations, Questions
+from mcp_bridge.server.questions import Conversations, Questions, take_unreadable
 from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.tool_description import (
     LANGUAGES,
@@ -72,6 +74,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_SHOWN_CHARS = 300
 """A displayed text that would be cut to less than this is left out."""
+
+_MAX_NAME_CHARS = 100
+"""Of a name that is repeated in an error."""
 
 CONVERSATIONS = "conversations"
 
@@ -185,11 +190,9 @@ def mcp_server(
         begun.set()
         name = params.name
         scripted = names(supervisor.settings)
-        if name not in scripted and not (offered and name in offered.NAMES):
-            known = (
-                f"the one tool is {scripted[0]}" if len(scripted) == 1 else f"the tools are {' and '.join(scripted)}"
-            )
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; {known}.")
+        offered_names = [*scripted, *(offered.NAMES if offered else ())]
+        if name not in offered_names:
+            raise MCPError(types.INVALID_PARAMS, _no_such_tool(name, offered_names))
 
         async def work(questions: Questions) -> types.CallToolResult:
             questions.may_approve = functools.partial(_may_approve, supervisor, ctx)
@@ -247,7 +250,16 @@ def mcp_server(
         on_read_resource=read_resource,
     )
     server.middleware.insert(0, RequestTelemetry({*LANGUAGES, *(offered.NAMES if offered else ())}))
+    server.middleware.append(take_unreadable)
     return server
+
+
+def _no_such_tool(name: str, known: Sequence[str]) -> str:
+    close = nearest(name, known, count=1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    *others, last = known
+    listed = f"the tools are {', '.join(others)} and {last}" if others else f"the one tool is {last}"
+    return f"There is no tool {name[:_MAX_NAME_CHARS]!r}{meant}; {listed}."
 
 
 def principal_of(ctx: ServerRequestContext[dict[str, Any]]) -> Principal:
@@ -511,11 +523,9 @@ def _wants_progress(ctx: ServerRequestContext[dict[str, Any]]) -> bool:
 
 
 def _bad_arguments(tool: str, exc: ValidationError) -> BridgeError:
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    name = ".".join(map(str, first["loc"])) or "arguments"
     return BridgeError(
         "bad_arguments",
-        f"{name}: {first['msg']}.",
+        f"{argument_faults(exc, RunArguments.model_fields)}.",
         hint=f"{tool} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run"
         + (", files and packages." if tool == TOOL else " and files."),
     )

@@ -14,9 +14,11 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.programs.library import is_written_out
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.answers.cut_output import cut
+from mcp_bridge.server.messages.argument_faults import argument_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,7 +44,7 @@ class RunProgram(_Arguments):
 
     program: Annotated[dict[str, Any] | str, Field(description="The program, or the name of a saved one")]
     context: Annotated[dict[str, Any], Field(description="Values of its $references")] = {}
-    save_as: Annotated[str, Field(description="Keep the program under this name")] = ""
+    save_as: Annotated[str, Field(description="Keep the program under this name; empty: don't")] = ""
     idempotency_key: Annotated[str, Field(description="With a key the program runs once")] = ""
 
 
@@ -76,7 +78,8 @@ class DeleteProgram(_Arguments):
 
 
 async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
-    name = arguments.program if isinstance(arguments.program, str) else arguments.save_as
+    asked = arguments.program
+    name = asked if isinstance(asked, str) and not is_written_out(asked) else arguments.save_as
     if arguments.save_as:
         await bridge.programs.library.save(arguments.save_as, arguments.program, bridge.principal.name)
     record = await bridge.run_program(
@@ -140,7 +143,7 @@ _TOOLS: dict[str, tuple[type[_Arguments], Callable[[Any, Any, Any], Awaitable[di
     "delete_program": (DeleteProgram, _delete_program, "Delete a saved program; its traces stay."),
 }
 
-NAMES = frozenset(_TOOLS)
+NAMES = tuple(_TOOLS)
 
 
 def tools() -> list[types.Tool]:
@@ -167,12 +170,7 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
         if questions.notices:
             answer["notices"] = questions.notices
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "arguments"
-        message = first["msg"]
-        if first["type"] == "extra_forbidden":
-            message = f"there is no such argument; there are: {', '.join(model.model_fields) or 'none'}"
-        answer = {"error": f"{where}: {message}.", "code": "bad_arguments"}
+        answer = {"error": f"{argument_faults(exc, model.model_fields)}.", "code": "bad_arguments"}
     except BridgeError as exc:
         return refused(exc, bridge.settings)
     return _answered(answer, bridge.settings)

@@ -7,9 +7,11 @@ continues in a task of the server's own (MCP specification 2026-07-28, multi rou
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,14 +19,15 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.escaping import escape_invisible, escape_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from anyio.abc import TaskGroup
-    from mcp.server.context import ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.models.sampling import SamplingReply, SamplingRequest
@@ -49,6 +52,9 @@ NOT_COUNTED = (
     "an answer of this client's to a question was not counted, because its principal approves nothing any more: "
     "the question waits for an approver"
 )
+
+UNREADABLE = types.ElicitResult(action="cancel")
+"""What stands for an answer that can't be read: nobody has decided, and no model has answered."""
 
 
 class Questions:
@@ -92,40 +98,43 @@ class Questions:
             logger.info("a question of %d characters is too long for the client's dialogue", len(message))
             return None
         params = types.ElicitRequestFormParams(message=message, requested_schema=_FORM)
-        result = await self._answer(types.ElicitRequest(params=params), types.ElicitResult)
-        if not isinstance(result, types.ElicitResult) or result.action == "cancel":
-            return None
-        if not await self.may_approve():
+        decision = _decision(await self._answer(types.ElicitRequest(params=params), types.ElicitResult))
+        if decision is not None and not await self.may_approve():
             self.notices = [NOT_COUNTED]
             return None
-        return result.action == "accept" and (result.content or {}).get("approve") is True
+        return decision
 
     async def sample(self, request: SamplingRequest) -> SamplingReply:
         """The answer of the client's model, as `models.sampling.Sampler`.
 
         Raises:
-            ModelError: `model_unavailable`, `model_failed`.
+            ModelError: `model_unavailable`, `model_failed`; `model_bad_answer`: the answer is none of a model.
         """
         from mcp_bridge.models.model import ModelError  # noqa: PLC0415  (most servers answer no model's step)
         from mcp_bridge.models.sampling import SamplingReply  # noqa: PLC0415
 
         if not self._samples:
             raise ModelError("model_unavailable", "This client offers no model (MCP sampling).")
-        result = await self._answer(types.CreateMessageRequest(params=_sampling(request)), types.CreateMessageResult)
-        if not isinstance(result, types.CreateMessageResult):
+        asked = types.CreateMessageRequest(params=_sampling(request))
+        # This type has the content as a list as well, which clients may send since 2025-11-25.
+        result = await self._answer(asked, types.CreateMessageResultWithTools)
+        if result is None:
             raise ModelError("model_failed", "The client has not answered.")
-        text = result.content.text if isinstance(result.content, types.TextContent) else None
-        return SamplingReply(text, result.model, result.stop_reason)
+        if not isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
+            raise ModelError("model_bad_answer", "What the client has sent is no model's answer (MCP sampling).")
+        blocks = result.content if isinstance(result.content, list) else [result.content]
+        texts = [block.text for block in blocks if isinstance(block, types.TextContent)]
+        return SamplingReply("".join(texts) if texts else None, result.model, result.stop_reason)
 
-    async def _answer(self, request: Any, kind: type[Any]) -> Any:
-        """The client's answer, or None if there is none."""
+    async def _answer(self, request: Any, kind: type[types.Result]) -> types.Result | None:
+        """The client's answer, `UNREADABLE` if it is not of this kind, or None if there is none."""
         raise NotImplementedError
 
 
 class DirectQuestions(Questions):
     """Sends requests while the call is open (protocol versions up to 2025-11-25)."""
 
-    async def _answer(self, request: Any, kind: type[Any]) -> Any:
+    async def _answer(self, request: Any, kind: type[types.Result]) -> types.Result | None:
         ctx = self.ctx
         if ctx is None or not ctx.session.can_send_request:
             return None
@@ -133,8 +142,11 @@ class DirectQuestions(Questions):
             try:
                 metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
                 return await ctx.session.send_request(request, kind, metadata=metadata)
+            except ValidationError as exc:
+                _log_unreadable(request.method, exc)
+                return UNREADABLE
             except MCPError as exc:
-                if kind is types.CreateMessageResult:
+                if kind is types.CreateMessageResultWithTools:
                     from mcp_bridge.models.model import ModelError  # noqa: PLC0415
 
                     raise ModelError("model_failed", f"The client refused: {exc}") from None
@@ -157,12 +169,12 @@ class RoundTripQuestions(Questions):
         self.result: types.CallToolResult | None = None
         self.scope = anyio.CancelScope()
         self.news = anyio.Event()
-        self._answers: dict[str, Any] = {}
+        self._answers: dict[str, types.Result | None] = {}
         self._waiting: dict[str, anyio.Event] = {}
         self._count = 0
         self.continues = self.can_be_asked
 
-    async def _answer(self, request: Any, kind: type[Any]) -> Any:
+    async def _answer(self, request: Any, kind: type[types.Result]) -> types.Result | None:  # noqa: ARG002
         self._count += 1
         key = f"question-{self._count}"
         self.open[key], self._waiting[key] = request, anyio.Event()
@@ -170,8 +182,7 @@ class RoundTripQuestions(Questions):
         try:
             with anyio.move_on_after(ANSWER_SECONDS):
                 await self._waiting[key].wait()
-            answer = self._answers.pop(key, None)
-            return answer if isinstance(answer, kind) else None
+            return self._answers.pop(key, None)
         finally:
             self.open.pop(key, None)
             self._waiting.pop(key, None)
@@ -180,7 +191,7 @@ class RoundTripQuestions(Questions):
         """Whether a request has the tool and the arguments that the call was begun with, as its repetition has to."""
         return self._called == (params.name, params.arguments)
 
-    def take(self, answers: dict[str, Any]) -> None:
+    def take(self, answers: Mapping[str, types.Result]) -> None:
         """Distribute the answers of a round; a request without one counts as not answered."""
         for key, waiting in list(self._waiting.items()):
             self._answers[key] = answers.get(key)
@@ -273,6 +284,48 @@ class Conversations:
         await anyio.sleep(2 * ANSWER_SECONDS)
         if self._parked.pop(state, None) is not None:
             parked.scope.cancel()
+
+
+async def take_unreadable(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Middleware of the MCP server: replaces the answers of a round that can't be read by `UNREADABLE`.
+
+    Otherwise the SDK would refuse the request that has them, and its call would wait for answers in vain.
+    """
+    answers = (ctx.params or {}).get("inputResponses")
+    if ctx.method != "tools/call" or not isinstance(answers, dict):
+        return await call_next(ctx)
+    readable = {key: _readable(answer) for key, answer in answers.items()}
+    return await call_next(replace(ctx, params={**(ctx.params or {}), "inputResponses": readable}))
+
+
+def _readable(answer: Any) -> Any:
+    try:
+        _any_answer().validate_python(answer, by_name=False)
+    except ValidationError as exc:
+        _log_unreadable("a question", exc)
+        return UNREADABLE.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return answer
+
+
+@functools.cache
+def _any_answer() -> TypeAdapter[Any]:
+    # Made late: most clients answer no question.
+    return TypeAdapter(types.InputResponse)
+
+
+def _log_unreadable(asked: str, error: ValidationError) -> None:
+    # Without the answer: a person may have typed it.
+    logger.warning("the client's answer to %s can't be read: it has %d faults", asked, error.error_count())
+
+
+def _decision(answer: types.Result | None) -> bool | None:
+    """What a person has decided, or None: a form that was sent without its one field approves nothing, nor denies."""
+    if not isinstance(answer, types.ElicitResult) or answer.action == "cancel":
+        return None
+    if answer.action == "decline":
+        return False
+    approve = (answer.content or {}).get("approve")
+    return approve if isinstance(approve, bool) else None
 
 
 async def _nobody() -> bool:

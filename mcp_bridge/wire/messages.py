@@ -442,7 +442,7 @@ class ProgramSave(NamedTuple):
     """Save a valid program under a name. Result: `{"hash"}`."""
 
     name: str
-    program: dict[str, Any]
+    program: Any
     call: CallId | None = None
 
 

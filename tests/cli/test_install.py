@@ -541,6 +541,81 @@ REFUSED = [
 """Files of clients that wouldn't start the bridge, or not show its tool."""
 
 
+SWITCHES = [
+    ("claude-code", ".claude.json", '{"projects": {"%s": {"disabledMcpServers": ["bridge"]}}}'),
+    ("claude-code", ".claude/settings.json", '{"deniedMcpServers": [{"serverName": "bridge"}]}'),
+    ("gemini", ".gemini/mcp-server-enablement.json", '{"bridge": {"enabled": false}}'),
+    ("opencode", ".config/opencode/config.json", '{"tools": {"bridge*": false}}'),
+]
+"""Where else clients keep what a person has switched off, and in what."""
+
+
+@pytest.mark.parametrize(("client", "path", "text"), SWITCHES)
+@pytest.mark.parametrize("option", ["", "--take-over", "--project"])
+def test_a_bridge_that_another_file_switches_off_is_not_put_there(user, client, path, text, option):
+    if client == "opencode":
+        user.file(client).parent.mkdir(parents=True)
+        (user.file(client).parent / "opencode.json").write_text("{}")
+    (user.home / path).parent.mkdir(parents=True, exist_ok=True)
+    (user.home / path).write_text(text.replace("%s", str(user.folder)))
+    before = {path: path.read_bytes() for path in user.home.rglob("*.json")}
+    ended = user.run(f"install {client} {option} --yes")
+    assert ended.exit_code == 1
+    assert "wouldn't use the bridge" in ended.output
+    assert {path: path.read_bytes() for path in user.home.rglob("*.json")} == before
+    assert list(user.folder.rglob("*.*")) == []
+
+
+def test_the_bridge_for_the_folder_alone_that_is_switched_off_there_is_none(user):
+    part = {"mcpServers": {"b": {"command": "mcp-bridge"}}, "disabledMcpServers": ["b"]}
+    user.file("claude-code", json.dumps({"projects": {str(user.folder): part}}))
+    ended = user.run("install claude-code --yes")
+    assert (ended.exit_code, "'b' is switched off there for" in ended.output) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["install claude-code --take-over", "servers import claude-code"])
+def test_a_server_that_claude_code_has_switched_off_somewhere_stays(user, command):
+    entries = {name: {"command": name} for name in ("a", "b", "c", "d")}
+    here = {"disabledMcpServers": ["a", "e"], "mcpServers": {"e": {"command": "e"}, "f": {"command": "f"}}}
+    projects = {str(user.folder): here, "/elsewhere": {"disabledMcpServers": ["b", "f"]}}
+    user.file("claude-code", json.dumps({"mcpServers": entries, "projects": projects}))
+    (user.home / ".claude").mkdir()
+    (user.home / ".claude/settings.json").write_text('{"deniedMcpServers": [{"serverName": "c"}]}')
+    said = user.done(f"{command} --yes")
+    for part in (f"it is switched off there for {user.folder}", "for /elsewhere", "it is denied there"):
+        assert part in said
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"d", "f"}
+
+
+def test_what_geminis_command_has_switched_off_moves_as_it_is(user):
+    user.file("gemini", '{"mcpServers": {"a": {"command": "a"}, "u": {"url": "https://x.example/mcp"}}}')
+    (user.home / ".gemini/mcp-server-enablement.json").write_text('{"a": {"enabled": false}}')
+    user.done("install gemini --take-over --yes")
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own == {"a": {"command": "a", "enabled": False}, "u": {"url": "https://x.example/mcp"}}
+
+
+def test_of_opencodes_files_a_whole_server_is_copied_and_a_part_stays(user):
+    part = '{"mcp": {"a": {"environment": {"B": "2"}}, "b": {"type": "local", "command": ["b"]}}}'
+    user.file("opencode", part)
+    whole = {"mcp": {"a": {"type": "local", "command": ["a"], "environment": {"A": "1"}}}, "tools": {"b_x": False}}
+    (user.home / ".config/opencode/config.json").write_text(json.dumps(whole))
+    user.done("servers import opencode --yes")
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own["a"] == {"command": "a", "env": {"A": "1", "B": "2"}}
+    assert own["b"] == {"command": "b", "exclude_tools": ["x"]}
+    user.config.unlink()
+    said = user.done("install opencode --take-over --yes")
+    assert f"'a' stays with opencode: {user.home / '.config/opencode/config.json'} has a part of it, too." in said
+    assert tomllib.loads(user.config.read_text())["servers"] == {"b": {"command": "b", "exclude_tools": ["x"]}}
+
+
+def test_a_server_that_is_to_lack_a_variable_stays(user):
+    user.file("vscode", '{"servers": {"a": {"command": "a", "env": {"X": null}}, "b": {"command": "b"}}}')
+    assert "its env takes away X" in user.done("install vscode --take-over --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"b"}
+
+
 @pytest.mark.parametrize(("client", "text"), REFUSED)
 @pytest.mark.parametrize("option", ["", "--take-over"])
 def test_nothing_moves_behind_a_bridge_that_its_client_would_not_use(user, client, text, option):

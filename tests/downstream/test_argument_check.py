@@ -102,7 +102,35 @@ def test_arguments_that_name_one_of_several_ways_are_told_what_is_wrong_with_it(
     assert wrong(plain, {"a": {}}) == "a: {} is not valid under any of the given schemas"
 
 
+CAT = {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]}
+DOG = {
+    "properties": {"kind": {"enum": ["dog"]}, "bark": {"type": "string"}, "size": {"enum": ["s", "l"]}},
+    "required": ["kind", "bark"],
+}
+PETS = {"$defs": {"cat": CAT, "dog": DOG}}
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+@pytest.mark.parametrize("more", [[], [{"type": "null"}]], ids=["two", "nullable"])
+@pytest.mark.parametrize(
+    ("pet", "told"),
+    [
+        ({"kind": "dog"}, "pet: 'bark' is a required property"),
+        ({"kind": "dog", "bark": 1}, "pet.bark: 1 is not of type 'string'"),
+        ({"kind": "dog", "bark": "w", "size": "x"}, "pet.size: 'x' is not one of ['s', 'l']"),
+        ({"kind": "cat", "lives": "9"}, "pet.lives: '9' is not of type 'integer'"),
+        ({"kind": "bird"}, "pet.kind: 'cat' was expected"),
+    ],
+)
+def test_of_alternatives_that_a_constant_tells_apart_the_one_that_is_meant_is_told(keyword, more, pet, told):
+    options = [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}, *more]
+    assert wrong(PETS | {"properties": {"pet": {keyword: options}}}, {"pet": pet}) == told
+
+
 async def test_of_a_part_of_the_arguments_the_others_are_not_missed():
+    check = ArgumentCheck({"oneOf": [CAT, DOG]})
+    assert await check.faults_of_part({"kind": "dog"}) == []
+    assert await check.faults_of_part({"kind": "dog", "size": "x"}) == ["size: 'x' is not one of ['s', 'l']"]
     assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({}) == []
     assert await ArgumentCheck(EITHER | {"oneOf": WAYS}).faults_of_part({"id": "7"}) == [
         "id: '7' is not of type 'integer'"
@@ -136,6 +164,76 @@ async def test_some_arguments_of_a_call_are_checked_for_themselves():
     check = ArgumentCheck(ZONES | {"additionalProperties": False})
     assert await check.faults_of_part({"time": "12:00", "odd": 1}) == []
     assert await check.faults_of_part({"time": 12}) == ["time: 12 is not of type 'string'"]
+
+
+# --- what only the server checks ---
+
+A, B = ({"type": "string", "pattern": pattern} for pattern in ("^a", "^b"))
+KEYED = {"properties": {"k": {"type": "string", "pattern": "^x"}}, "required": ["k"]}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"type": "string", "not": {"pattern": "^-"}}, ["ok", "-"], [1]),
+        ({"not": A}, ["a", "b", 1], []),
+        ({"not": {"not": A}}, ["a", "b"], [1]),
+        ({"not": {"anyOf": [A, {"const": "c"}]}}, ["a", "b"], ["c"]),
+        ({"not": {"anyOf": [{"const": "c"}, A]}}, ["a", "b"], ["c"]),
+        ({"not": {"allOf": [A, {"maxLength": 3}]}}, ["abc", "abcd"], []),
+        ({"not": {"enum": ["a"]}}, ["b"], ["a"]),
+        ({"not": {"type": "integer", "format": "int32"}}, [1, "a"], []),
+        ({"oneOf": [A, B]}, ["a1", "c"], [1]),
+        ({"oneOf": [A, B, {"const": "c"}]}, ["a1", "c"], [1]),
+        ({"oneOf": [A, {"const": "c"}, {"maxLength": 1}]}, ["abc"], ["c"]),
+        ({"oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}, ["1.2.3.4"], [1]),
+        ({"not": {"oneOf": [A, {"maxLength": 3}]}}, ["abc", "abcd"], []),
+        ({"anyOf": [A, {"type": "integer"}]}, ["a", "b", 1], [None]),
+        ({"if": KEYED, "then": {"required": ["n"]}}, [{"k": "a"}, {"k": "a", "n": 1}, {}, {"k": 1}], []),
+        ({"if": KEYED, "then": {"required": ["n"]}, "else": {"required": ["m"]}}, [{"k": "a", "m": 1}], [{"k": "a"}]),
+        ({"if": KEYED, "else": {"required": ["m"]}}, [{"k": "a"}], [{}]),
+        ({"not": {"if": KEYED, "then": True, "else": False}}, [{"k": "a"}], []),
+        ({"contains": A, "maxContains": 1}, [["a", "b"], [1, "a"]], [[1], []]),
+        ({"contains": A, "minContains": 2}, [["a", "b", 1]], [["a", 1]]),
+        ({"contains": {"const": 1}, "maxContains": 1}, [[1]], [[1, 1]]),
+        ({"not": {"contains": A}}, [["a"], [1]], []),
+        ({"not": {"contains": A, "minContains": 0}}, [], [["a"], [1]]),
+        ({"not": {"propertyNames": {"pattern": "^a"}}}, [{"b": 1}], [{}]),
+        ({"not": {"dependentSchemas": {"k": KEYED}}}, [{"k": "a"}, {"k": 1}], [{}]),
+        ({"not": {"properties": {"k": A}, "additionalProperties": B}}, [{"k": "b"}, {"l": "a"}], [{}]),
+        ({"not": {"prefixItems": [A], "items": B}}, [["b"], [1]], [[]]),
+        ({"not": {"$ref": "#/$defs/named"}}, ["a", 1], []),
+        ({"oneOf": [{"$ref": "#/$defs/named"}, {"$ref": "#/$defs/named"}]}, ["a"], [1]),
+        (
+            {"if": KEYED, "then": {"properties": {"n": {}}}, "else": {"properties": {"m": {}}}}
+            | {"unevaluatedProperties": False},
+            [{"k": "a", "m": 1}, {"k": "a", "n": 1}, {"m": 1}],
+            [{"n": 1}],
+        ),
+        (
+            {"anyOf": [KEYED, {"properties": {"m": {}}}], "unevaluatedProperties": False},
+            [{"k": "a"}, {"m": 1}],
+            [{"k": "a", "o": 1}],
+        ),
+        ({"not": {"minimum": "5"}}, [1, 7], []),
+        ({"not": {"description": None}}, [], [1]),
+    ],
+)
+def test_what_depends_on_what_only_the_server_checks_is_left_to_it(schema, taken, refused):
+    check = ArgumentCheck({"properties": {"v": schema}, "$defs": {"named": A}})
+    for value in taken:
+        check.check({"v": value})
+    for value in refused:
+        with pytest.raises(ArgumentError):
+            check.check({"v": value})
+
+
+def test_the_bounds_of_what_a_list_contains_are_those_of_newer_dialects():
+    bounded = {"properties": {"v": {"contains": {"const": 1}, "maxContains": 1}}}
+    assert "at most 1" in wrong(bounded, {"v": [1, 1]})
+    ArgumentCheck({"$schema": DRAFT_7} | bounded).check({"v": [1, 1]})
+    wrong({"$schema": DRAFT_7} | bounded, {"v": [2]})
 
 
 # --- all of it ---

@@ -375,6 +375,28 @@ def test_what_a_schema_allows_besides_is_a_keyword_parameter():
     assert "**extra_kwargs: int" in describe.render(make("x", schema=schema))
 
 
+@pytest.mark.parametrize(
+    ("others", "shown"),
+    [
+        ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, "**kwargs: int"),
+        ({"patternProperties": {"^x-": {"type": "integer"}, "^y-": {"type": "string"}}}, "**kwargs: int | str"),
+        (
+            {"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+            "**kwargs: int | str",
+        ),
+        ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": True}, "**kwargs: Any"),
+        ({"allOf": [{"patternProperties": {"^x-": {"type": "integer"}}}]}, "**kwargs: int"),
+        ({"patternProperties": {"^x-": False, "^y-": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}, "**kwargs: Any"),
+        ({"patternProperties": {"^x-": False}}, ""),
+        ({"patternProperties": ["^x-"]}, ""),
+    ],
+)
+def test_names_that_a_schema_tells_by_an_expression_are_a_keyword_parameter(others, shown):
+    tool = make("x", schema={"type": "object"} | others)
+    assert describe.render(tool).startswith(f"await s.x({shown})")
+    assert describe.proxy_row(tool)["extra"] == bool(shown)
+
+
 def test_parameters_whose_names_collide_get_distinct_ones():
     schema = {"properties": {"a-b": {}, "a_b": {}, "class": {}, "class_": {}, "": {}}}
     names = {p.json_name: p.py_name for p in signatures.signature(make("x", schema=schema)).params}

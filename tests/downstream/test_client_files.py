@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mcp_bridge.downstream.configuration import jsonc
 from mcp_bridge.downstream.configuration.client_entries import CODEX_VARIABLES
 from mcp_bridge.downstream.configuration.client_file_reading import loads
-from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
+from mcp_bridge.downstream.configuration.discovery import discover, entries_beneath, folder_table, user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress
 from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, ServerSpec
@@ -69,9 +69,9 @@ class User:
         """Trust a folder's file as `mcp-bridge trust` does."""
         file = (folder or self.folder).resolve() / path
         data = file.read_bytes()
-        self.trust.record(
-            content_of(file, data, folder_table(CLIENTS[client], loads(data, CLIENTS[client].syntax), file))
-        )
+        of = CLIENTS[client]
+        beneath = entries_beneath(of, file, environ=self.environ, home=self.home, trust=self.trust)
+        self.trust.record(content_of(file, data, folder_table(of, loads(data, of.syntax), file, beneath)))
 
 
 @pytest.fixture
@@ -183,6 +183,166 @@ def test_opencodes_files_are_one_and_a_later_one_changes_a_part(user):
     user.write(user.home / ".config/opencode/opencode.jsonc", '{"mcp": {"mine": {"enabled": false}} /* off */}')
     spec = user.find("opencode").servers["mine"]
     assert (spec.command, spec.enabled) == ("/opt/server", False)
+
+
+# --- what is switched off, whichever file says so ---
+
+
+def test_what_claude_codes_user_has_switched_off_for_the_folder_is_not_started(user):
+    entries = {name: {"command": name} for name in ("a", "b", "c")}
+    projects = {
+        str(user.folder): {"disabledMcpServers": ["a", "d"], "mcpServers": {"d": {"command": "d"}}},
+        "/elsewhere": {"disabledMcpServers": ["b"]},
+    }
+    user.write(user.file("claude-code"), json.dumps({"mcpServers": entries, "projects": projects}))
+    denied = [{"serverName": "c"}, {"serverUrl": "https://*.example.com/*"}, {"serverCommand": ["e", "x"]}]
+    user.write(user.home / ".claude/settings.json", json.dumps({"deniedMcpServers": denied}))
+    theirs = {
+        "a": {"command": "a", "args": ["of the folder"]},
+        "e": {"command": "e", "args": ["x"]},
+        "f": {"command": "e"},
+        "g": {"url": "https://a.example.com/mcp"},
+    }
+    user.write(user.folder / ".mcp.json", json.dumps({"mcpServers": theirs}))
+    user.trusted("claude-code", ".mcp.json")
+    found = {name: spec.enabled for name, spec in user.find("claude-code").servers.items()}
+    assert found == {"a": False, "b": True, "c": False, "d": False, "e": False, "f": True, "g": False}
+
+
+def gemini_file(*names, **mcp):
+    return json.dumps({"mcpServers": {name: {"command": name} for name in names}, "mcp": mcp})
+
+
+def test_geminis_lists_hold_for_the_servers_of_every_file(user):
+    user.write(user.file("gemini"), gemini_file("u", "v", "w", excluded=["p"]))
+    path = user.write(user.folder / ".gemini/settings.json", gemini_file("p", "q", excluded=["u"], allowed=["q", "v", "p", "u"]))  # fmt: skip
+    before = user.find("gemini")
+    assert {name: spec.enabled for name, spec in before.servers.items()} == {"u": True, "v": True, "w": True}
+    assert [row.file for row in before.ignored_files] == [str(path)]
+    user.trusted("gemini", ".gemini/settings.json")
+    found = {name: spec.enabled for name, spec in user.find("gemini").servers.items()}
+    assert found == {"u": False, "v": True, "w": False, "p": False, "q": True}
+
+
+def test_a_folder_gives_nothing_back_that_the_user_has_excluded(user):
+    user.write(user.file("gemini"), gemini_file("u", "v", allowed=["v"]))
+    user.write(user.folder / ".gemini/settings.json", gemini_file("p", excluded=[], allowed=["u", "v", "p"]))
+    user.trusted("gemini", ".gemini/settings.json")
+    found = {name: spec.enabled for name, spec in user.find("gemini").servers.items()}
+    assert found == {"u": False, "v": True, "p": False}
+
+
+def test_what_is_switched_off_with_geminis_own_command_is_not_started(user):
+    user.write(user.file("gemini"), gemini_file("Mine", "other"))
+    switches = user.write(user.home / ".gemini/mcp-server-enablement.json", '{"mine": {"enabled": false}, "other": {}}')
+    found = {name: spec.enabled for name, spec in user.find("gemini").servers.items()}
+    assert found == {"Mine": False, "other": True}
+    assert switches in set(CLIENTS["gemini"].watched_paths(user.home, user.environ, [user.folder]))
+
+
+def test_a_file_that_only_switches_off_takes_part_once_it_is_trusted_and_is_told_before(user):
+    user.write(user.file("gemini"), gemini_file("u"))
+    user.write(user.folder / ".gemini/settings.json", '{"mcp": {"excluded": ["u"]}}')
+    found = user.find("gemini")
+    assert found.servers["u"].enabled
+    assert [(row.code, row.servers) for row in found.ignored_files] == [("untrusted_file", ())]
+    user.trusted("gemini", ".gemini/settings.json")
+    assert not user.find("gemini").servers["u"].enabled
+
+
+def opencode_file(*names, **settings):
+    return json.dumps({"mcp": {name: {"type": "local", "command": [name]} for name in names}} | settings)
+
+
+def test_what_opencodes_files_switch_off_is_off_whichever_has_the_server(user):
+    user.write(user.file("opencode"), opencode_file("op", "u", tools={"op_out*": False, "u_*": False, "u_r*": True}))
+    tools = {"u_read": False, "u_write": True, "op_in": False, "op_out_x": True}
+    user.write(user.folder / "opencode.json", opencode_file("op", tools=tools))
+    user.trusted("opencode", "opencode.json")
+    found = user.find("opencode").servers
+
+    def there(name, *tools):
+        return [tool for tool in tools if lets_through(found[name], tool)]
+
+    assert there("op", "out", "out_x", "in", "on") == ["on"], "a folder takes away, and gives nothing back"
+    assert there("u", "read", "run", "write") == ["run"]
+
+
+# --- files of which one changes a part of another ---
+
+
+def test_a_trusted_folders_part_changes_the_users_entry_of_codex(user):
+    user.write(user.file("codex"), '[mcp_servers.cx]\ncommand = "x"\nargs = ["y"]\nenv = { A = "1", B = "2" }\n')
+    path = user.write(user.folder / ".codex/config.toml", '[mcp_servers.cx]\ntool_timeout_sec = 5\nenv = { B = "3" }\n')
+    found = user.find("codex")
+    assert (found.servers["cx"].call_timeout, dict(found.servers["cx"].env)) == (CALL_TIMEOUT, {"A": "1", "B": "2"})
+    assert [row.file for row in found.ignored_files] == [str(path)]
+    user.trusted("codex", ".codex/config.toml")
+    found = user.find("codex")
+    spec = found.servers["cx"]
+    assert (spec.command, spec.args, dict(spec.env)) == ("x", ("y",), {"A": "1", "B": "3"})
+    assert (spec.call_timeout, spec.scope, spec.source, spec.problem) == (5, "project", str(path), None)
+    assert not found.skipped, "the user's entry is in it"
+
+
+def test_opencodes_files_of_the_user_and_of_folders_are_one_from_the_users_up(user):
+    (user.folder / "repository/.git").mkdir(parents=True)
+    inner = user.folder / "repository/src"
+    inner.mkdir()
+    mine = {"type": "local", "command": ["/opt/server"], "enabled": False, "environment": {"A": "1"}}
+    user.write(user.home / ".config/opencode/opencode.json", json.dumps({"mcp": {"mine": mine}}))
+    user.write(user.home / ".config/opencode/opencode.jsonc", '{"mcp": {"mine": {"environment": {"B": "2"}}}}')
+    user.write(
+        user.folder / "repository/opencode.json", '{"mcp": {"mine": {"enabled": true, "environment": {"C": "3"}}}}'
+    )
+    user.write(inner / "opencode.json", '{"mcp": {"mine": {"environment": {"C": "4"}}}}')
+    spec = user.find("opencode", cwd=inner).servers["mine"]
+    assert (dict(spec.env), spec.enabled) == ({"A": "1", "B": "2"}, False), "an untrusted folder changes nothing"
+    user.trusted("opencode", "opencode.json", inner)
+    spec = user.find("opencode", cwd=inner).servers["mine"]
+    assert (dict(spec.env), spec.enabled) == ({"A": "1", "B": "2", "C": "4"}, False)
+    user.trusted("opencode", "opencode.json", user.folder / "repository")
+    spec = user.find("opencode", cwd=inner).servers["mine"]
+    assert (dict(spec.env), spec.enabled, spec.problem) == ({"A": "1", "B": "2", "C": "4"}, True, None)
+
+
+def test_the_users_part_has_files_read_and_the_folders_has_not(user):
+    user.write(user.home / ".config/opencode/key", "k3y\n")
+    mine = {"type": "local", "command": ["x"], "environment": {"KEY": "{file:key}"}}
+    user.write(user.file("opencode"), json.dumps({"mcp": {"mine": mine}}))
+    user.write(user.folder / "opencode.json", '{"mcp": {"mine": {"timeout": 5000}}}')
+    user.trusted("opencode", "opencode.json")
+    spec = user.find("opencode").servers["mine"]
+    assert (dict(spec.env), spec.call_timeout) == ({"KEY": "k3y"}, 5)
+    user.write(user.folder / "opencode.json", '{"mcp": {"mine": {"environment": {"X": "{file:~/.ssh/id}"}}}}')
+    user.trusted("opencode", "opencode.json")
+    assert "a folder's entry can't have files read" in user.find("opencode").servers["mine"].problem
+
+
+def test_a_command_of_the_users_is_kept_from_the_folders_code_though_the_folder_changes_a_part(user, tmp_path):
+    user.write(user.file("codex"), '[mcp_servers.cx]\ncommand = "npx"\nargs = ["-y", "thing"]\n')
+    before = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert before != user.find("codex").servers["cx"]
+    user.write(user.folder / ".codex/config.toml", "[mcp_servers.cx]\ntool_timeout_sec = 5\n")
+    user.trusted("codex", ".codex/config.toml")
+    spec = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert (spec.args, spec.env, spec.cwd, spec.call_timeout) == (before.args, before.env, before.cwd, 5)
+    user.write(user.folder / ".codex/config.toml", '[mcp_servers.cx]\ncommand = "npx"\n')
+    user.trusted("codex", ".codex/config.toml")
+    spec = user.find("codex", safe_directory=tmp_path).servers["cx"]
+    assert spec == user.find("codex").servers["cx"], "the folder's own command is for the folder"
+
+
+def test_a_script_of_the_folder_that_a_part_leads_to_is_trusted_with_it(user):
+    user.write(user.file("codex"), '[mcp_servers.cx]\ncommand = "python3"\nargs = ["server.py"]\n')
+    script = user.write(user.folder / "tools/server.py", "1")
+    user.write(user.folder / ".codex/config.toml", '[mcp_servers.cx]\ncwd = "tools"\n')
+    user.trusted("codex", ".codex/config.toml")
+    assert list(user.find("codex").servers["cx"].scripts) == [str(script)]
+    script.write_text("evil")
+    found = user.find("codex")
+    assert [row.code for row in found.ignored_files] == ["changed_file"]
+    assert found.servers["cx"].cwd is None
 
 
 # --- directories of servers ---
@@ -454,8 +614,17 @@ def test_editors_variables(user):
 def test_what_an_editor_asks_for_is_a_problem_that_says_what_to_do(user):
     spec = one(user, "vscode", {"command": "x", "env": {"KEY": "${input:key}"}}, inputs=[{"id": "key"}])
     assert spec.problem.startswith("env.KEY uses ${input:key}, which the editor asks you for: put the value into")
-    assert "only the editor knows" in one(user, "vscode", {"command": "${command:pick}"}).problem
+    for variable in ("${command:pick}", "${workspaceFolder:proj}", "${workspaceFolderBasename:proj}", "${cwd:proj}"):
+        assert "only the editor knows" in one(user, "vscode", {"command": "x", "args": [variable]}).problem
     assert "envFile is not read" in one(user, "cursor", {"command": "x", "envFile": ".env"}).problem
+
+
+def test_null_takes_a_variable_away_from_vs_codes_server(user):
+    spec = one(user, "vscode", {"command": "x", "env": {"A": None, "N": 5, "B": "b"}})
+    assert (dict(spec.env), spec.unset, spec.problem) == ({"N": "5", "B": "b"}, ("A",), None)
+    other = one(user, "vscode", {"command": "x", "env": {"N": 5, "B": "b"}})
+    assert (spec.identity == other.identity, spec.fingerprint() == other.fingerprint()) == (False, False)
+    assert "env is not an object" in one(user, "cursor", {"command": "x", "env": {"A": None}}).problem
 
 
 def test_headers_that_a_program_of_claude_codes_gives_are_a_problem_that_says_what_to_do(user):
@@ -544,8 +713,26 @@ def test_what_gemini_says_of_a_server(user):
     assert [lets_through(spec, name) for name in ("read", "write", "list")] == [True, False, False]
     assert not one(user, "gemini", entry, mcp={"excluded": ["mine"]}).enabled
     assert not one(user, "gemini", entry, mcp={"allowed": ["other"]}).enabled
-    http, sse = one(user, "gemini", {"httpUrl": "https://x/"}), one(user, "gemini", {"url": "https://x/"})
-    assert (http.type, http.url, sse.type) == ("http", "https://x/", "sse")
+    for excluded in (["MINE "], ["mine"]):
+        assert not one(user, "gemini", entry, mcp={"excluded": excluded}).enabled, "case and spaces don't count"
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind", "url"),
+    [
+        ({"url": "https://x/"}, "auto", "https://x/"),
+        ({"url": "https://x/", "type": "http"}, "http", "https://x/"),
+        ({"url": "https://x/", "type": "sse"}, "sse", "https://x/"),
+        ({"httpUrl": "https://x/"}, "http", "https://x/"),
+        ({"httpUrl": "https://x/", "url": "https://y/", "type": "sse", "command": "y"}, "http", "https://x/"),
+        ({"url": "https://x/", "command": "y"}, "auto", "https://x/"),
+        ({"url": "", "command": "y"}, "stdio", ""),
+    ],
+)
+def test_geminis_address_counts_before_a_command_and_speaks_either_protocol(user, entry, kind, url):
+    spec = one(user, "gemini", entry)
+    assert (spec.type, spec.url, spec.problem) == (kind, url, None)
+    assert spec.command == ("y" if kind == "stdio" else "")
 
 
 def test_what_opencode_says_of_a_server(user):

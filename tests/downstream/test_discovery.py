@@ -112,6 +112,26 @@ def test_a_missing_variable_is_a_problem_of_its_server_alone(find):
     assert found.servers["good"].problem is None
 
 
+def test_a_header_that_lacks_the_value_of_a_variable_names_it(find):
+    def remote(value):
+        return {"type": "http", "url": "https://h/mcp", "headers": {"Authorization": value}}
+
+    tables = {
+        "missing": remote("Bearer ${TOKEN:-}"),
+        "empty": remote("${KIND:-secret} x ${TOKEN}"),
+        "own": remote(" Bearer ${TOKEN:-}x"),
+        "whole": remote("${TOKEN:-}"),
+    }
+    found = find(tables, environ={"KIND": ""}).servers
+    assert found["missing"].problem == "headers.Authorization begins or ends with a space, because TOKEN is empty."
+    found = find(tables, environ={"KIND": "", "TOKEN": ""}).servers
+    assert (
+        found["empty"].problem == "headers.Authorization begins or ends with a space, because KIND and TOKEN are empty."
+    )
+    assert found["own"].problem == "headers.Authorization begins or ends with a space."
+    assert found["whole"].problem is None
+
+
 def test_expand_names_the_missing_variable():
     with pytest.raises(KeyError, match="NOPE"):
         expand("${NOPE}", {})

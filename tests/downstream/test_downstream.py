@@ -380,6 +380,9 @@ async def test_a_child_gets_what_its_entry_and_the_operator_say_and_the_mark_of_
         assert environment["ADDED"] == "a"
         assert environment[connection_module.NESTED_VARIABLE] == "1"
         assert "MY_SECRET" not in environment
+    for unset in ((), ("MY_SECRET",)):
+        async with Fleet([faulty(env_pass="all", unset=unset)]) as fleet:  # noqa: S106
+            assert ("MY_SECRET" in json.loads(await value(fleet, "faulty", "environment"))) is not bool(unset)
 
 
 # What a server says by itself.

@@ -313,6 +313,74 @@ def test_schemas_are_cut_where_all_tools_together_would_be_too_large():
     assert len(json.dumps(service.tools)) < 5 << 20
 
 
+LONG = {"type": "string", "enum": [f"v{number}" for number in range(301)]}
+"""An enumeration of which the values are left out."""
+
+DEEP = {"type": "string", "pattern": "x"}
+for _ in range(40):
+    DEEP = {"type": "array", "items": DEEP}
+
+
+def deep(value):
+    for _ in range(40):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        ({"type": "string", "not": LONG}, ["hello", "v1"], [1]),
+        ({"oneOf": [LONG, {"type": "string", "maxLength": 2}]}, ["hello", "v1"], [1]),
+        ({"oneOf": [LONG, {"$ref": "#/components/schemas/Lost"}]}, ["v1", 1], []),
+        ({"oneOf": [{"$ref": "#/components/schemas/Lost"}, {"const": "a"}, {"maxLength": 1}]}, ["abc"], ["a"]),
+        ({"oneOf": [{"$ref": "#/components/schemas/Long"}, {"$ref": "#/components/schemas/Long"}]}, ["hello"], [1]),
+        ({"oneOf": [DEEP, {"type": "array"}]}, [deep("x")], [1]),
+        ({"if": LONG, "then": {"minLength": 3}, "else": {"maxLength": 6}}, ["ab", "abcdefg", "v12"], []),
+        (
+            {"oneOf": [{"$ref": "#/components/schemas/Named", "required": [name]} for name in ("a", "b")]},
+            [{"a": 1}, {"b": 1}],
+            [1],
+        ),
+        (
+            {"oneOf": [{"properties": {name: {}}, "unevaluatedProperties": False} for name in ("a", "b")]},
+            [{"a": 1}, {"b": 1}],
+            [],
+        ),
+        ({"not": {"items": [{"type": "string"}]}}, [["a"], [1]], []),
+    ],
+)
+def test_what_is_left_out_of_a_schema_refuses_nothing(schema, taken, refused):
+    body = {"content": {"application/json": {"schema": {"type": "array", "items": schema}}}, "required": True}
+    schemas = {"Lost": {"type": "array", "items": {"$ref": "#/nowhere"}}, "Long": LONG, "Named": {"type": "object"}}
+    service = compiled(
+        document({"/a": {"post": {"operationId": "a", "requestBody": body}}}, components={"schemas": schemas})
+    )
+    check = ArgumentCheck(schema_of(service, "a"))
+    for value in taken:
+        check.check({"body": [value]})
+    for value in refused:
+        with pytest.raises(ArgumentError):
+            check.check({"body": [value]})
+
+
+def test_what_is_beyond_the_size_of_a_tool_refuses_nothing():
+    named = {
+        name: {"type": "object", "required": ["type"], "properties": {"type": {"enum": [name]}}}
+        for name in ("First", "Second")
+    }
+    large = {"type": "object", "properties": {f"property_{n}": {"type": "string"} for n in range(2_000)}}
+    # What is referred to first takes all of the size.
+    properties = {
+        "large": {"$ref": "#/components/schemas/Large"},
+        "rule": {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in named]},
+    }
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": properties}}}}
+    paths = {"/a": {"post": {"operationId": "a", "requestBody": body}}}
+    service = compiled(document(paths, components={"schemas": named | {"Large": large}}))
+    ArgumentCheck(schema_of(service, "a")).check({"rule": {"type": "First"}})
+
+
 def test_only_the_first_five_thousand_operations_are_kept():
     service = compiled(document({f"/p{number}": {"get": {"operationId": f"op{number}"}} for number in range(6000)}))
     assert len(service.tools) == 5000

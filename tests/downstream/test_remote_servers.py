@@ -67,7 +67,7 @@ async def test_a_server_made_with_the_sdk_is_called_in_both_eras(tmp_path, mode,
     with sdk_server(mode, calls) as port:
         async with Fleet([remote(port, path, type="auto", era=era)]) as fleet:
             tools = {tool.name for tool in await fleet.server("remote").tools()}
-            assert tools == {"count", "work", "routed", "grow", "headers"}
+            assert tools == {"count", "work", "routed", "grow", "headers", "asking"}
             assert fleet.server("remote").status().protocol == protocol
             assert await text(fleet, "count", {"marker": "a", "size": 3 << 20}) == "a" + "." * (3 << 20), "over 1 MiB"
             assert await text(fleet, "work", {"marker": "b", "steps": 3}, tell=told.append) == "b"
@@ -114,13 +114,28 @@ async def test_a_tool_that_a_server_announces_is_listed(tmp_path, era):
             assert "grown" in {tool.name for tool in await server.tools()}
 
 
-async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_server(tmp_path):
-    with sdk_server("events", tmp_path / "calls") as port:
-        for era in ("legacy", "2026-07-28"):
-            async with Fleet([remote(port, era=era)]) as fleet:
-                error = await failure(fleet, "count", {"marker": "slow", "seconds": 60}, timeout=0.5)
-                assert error.code == "tool_timeout"
-                assert await text(fleet, "count", {"marker": era}) == era, "others go on"
+@pytest.mark.parametrize(
+    ("mode", "path", "era"),
+    [("events", "/mcp", "legacy"), ("events", "/mcp", "2026-07-28"), ("sse", "/sse", "auto")],
+)
+async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_server(tmp_path, mode, path, era):
+    calls = tmp_path / "calls"
+    with sdk_server(mode, calls) as port:
+        async with Fleet([remote(port, path, era=era, type="auto")]) as fleet:
+            error = await failure(fleet, "count", {"marker": "slow", "seconds": 60}, timeout=0.5)
+            assert error.code == "tool_timeout"
+            assert await text(fleet, "count", {"marker": "next"}) == "next", "others go on"
+            with anyio.fail_after(30):
+                while "slow-cancelled" not in marked(calls):  # noqa: ASYNC110 - a file of another process
+                    await asyncio.sleep(0.05)
+    assert marked(calls) == {"slow": 1, "slow-cancelled": 1, "next": 1}
+
+
+@pytest.mark.parametrize(("mode", "path"), [("events", "/mcp"), ("sse", "/sse")])
+async def test_a_server_that_asks_its_client_is_answered(tmp_path, mode, path):
+    with sdk_server(mode, tmp_path / "calls") as port:
+        async with Fleet([remote(port, path, era="legacy", type="auto")]) as fleet:
+            assert await text(fleet, "asking") == "List roots not supported"
 
 
 # What is never sent twice.

@@ -2,6 +2,7 @@
 
 import textwrap
 import uuid
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -157,6 +158,50 @@ async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, gov
             "approved": expected == "deleted a",
             "by": by,
         }
+
+
+class _Sent(types.ElicitResult):
+    """Whatever a client sends as a person's answer."""
+
+    action: Any = None
+    content: Any = None
+
+
+UNDECIDED = [
+    _Sent(),
+    _Sent(action="maybe"),
+    _Sent(action="accept", content="yes"),
+    _Sent(action="accept", content={"approve": [True]}),
+    _Sent(action="accept", content={"approve": {"x": 1}}),
+    _Sent(action="accept", content={"approve": "true"}),
+    _Sent(action="accept", content={"approved": True}),
+    _Sent(action="accept"),
+    _Sent(action="cancel"),
+]
+
+
+@pytest.mark.usefixtures("careless_clients")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_an_answer_that_neither_approves_nor_denies_leaves_the_question_open(
+    sandboxes, governance, tmp_path, mode, connect, caplog
+):
+    answers = iter([UNDECIDED[0], *UNDECIDED])
+
+    async def person(_context, _params):
+        return next(answers)
+
+    expected = [f"Go on with {number}?" for number in range(len(UNDECIDED))]
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
+        async with connect(bridge, mode=mode, programs=True, elicitation_callback=person) as client:
+            call = await client.call_tool("run_python", {"code": CALL})
+            for message in expected:
+                program = {"steps": [{"id": "ask", "type": "approval", "message": message}]}
+                ran = (await client.call_tool("run_program", {"program": program})).structured_content
+                assert (ran["status"], ran["error"]) == ("suspended", None)
+        waiting = await bridge.programs.store.approvals(open_only=True)
+    assert call.content[0].text.startswith("[approval_needed] A person has to decide on local.delete (")
+    assert sorted(row.question.get("message", "") for row in waiting) == ["", *expected]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path, connect):

@@ -423,6 +423,90 @@ async def test_of_a_schema_with_more_defaults_than_are_put_in_what_is_left_out_i
         assert (await bank.calls("bank.wipe", {"path": "/", "recursive": False}))["status"] == "success"
 
 
+RM = {"type": "string", "default": "rm"}
+WITH_K = {"required": ["k"]}
+UNSURE = {
+    "then": {"if": WITH_K, "then": {"properties": {"mode": RM}}},
+    "else": {"if": {"not": WITH_K}, "then": {}, "else": {"properties": {"mode": RM}}},
+    "dependent": {"dependentSchemas": {"k": {"properties": {"mode": RM}}}},
+    "dependencies": {"dependencies": {"k": {"properties": {"mode": RM}}, "l": ["k"]}},
+    "pattern": {"patternProperties": {"^mo": RM}},
+    "dynamic": {"$dynamicRef": "#x", "$defs": {"X": {"$dynamicAnchor": "x", "properties": {"mode": RM}}}},
+    "anchor": {"$ref": "#x", "$defs": {"X": {"$anchor": "x", "properties": {"mode": RM}}}},
+    "one-of": {"oneOf": [{**WITH_K, "properties": {"mode": RM}}, {"not": WITH_K, "properties": {}}]},
+    "many": {"allOf": [*({"properties": {"l": {}}} for _ in range(40)), {"properties": {"mode": RM}}]},
+    "own": {"properties": {"mode": {"anyOf": [{"type": "null"}, RM]}}},
+    "own-if": {"properties": {"mode": {"if": {}, "then": {"allOf": [{"$ref": "#/$defs/M"}]}}}, "$defs": {"M": RM}},
+}
+
+
+def described(name, schema):
+    properties = {"k": TEXT, "l": TEXT, "mode": {"type": ["string", "null"]}, **schema.get("properties", {})}
+    return {"name": name, "inputSchema": {"type": "object", **schema, "properties": properties}}
+
+
+async def test_where_a_schema_may_have_a_default_no_rule_takes_the_argument_for_left_out(opens):
+    listed = [described(name, schema) for name, schema in UNSURE.items()]
+    rules = [rule("deny", "$mode == 'rm'"), rule("allow", "$mode == None or $mode == 'ls'")]
+    async with opens(*listed, rules=rules, preset="locked") as bank:
+        for name in UNSURE:
+            record = await bank.calls(f"bank.{name}", {"k": "a"})
+            assert record["code"] == "denied", name
+            assert (await bank.calls(f"bank.{name}", {"k": "a", "mode": "ls"}))["status"] == "success", name
+    assert bank.reached == [(name, {"k": "a", "mode": "ls"}) for name in UNSURE]
+
+
+async def test_what_a_schema_may_have_a_default_for_and_what_it_has_none_for_is_decided_by_its_place(opens):
+    nested = tool("nested", o={"type": "object", "if": {}, "then": {"properties": {"mode": RM}}}, rows={"items": {}})
+    listed = tool(
+        "rows", rows={"type": "array", "items": {"anyOf": [{"properties": {"mode": RM}}, {"type": "object"}]}}
+    )
+    others = tool("others", o={"type": "object", "additionalProperties": {"properties": {"mode": RM}}})
+    sure = described("sure", {"if": WITH_K, "then": {"properties": {"l": RM, "mode": {"default": None}}}})
+    rules = [
+        rule("deny", "$o.mode == 'rm'", "bank.nested"),
+        rule("deny", "$rows[0].mode == 'rm'", "bank.rows"),
+        rule("deny", "$o.x.mode == 'rm'", "bank.others"),
+        rule("deny", "$mode == 'rm' or $k == 'no'", "bank.sure"),
+    ]
+    async with opens(nested, listed, others, sure, rules=rules) as bank:
+        for name, arguments in (
+            ("nested", {"o": {}}),
+            ("rows", {"rows": [{}]}),
+            ("others", {"o": {"x": {}}}),
+            ("sure", {"k": "no"}),
+        ):
+            assert (await bank.calls(f"bank.{name}", arguments))["code"] == "denied", name
+        allowed = [
+            ("nested", {}),
+            ("nested", {"o": {"mode": "ls"}}),
+            ("rows", {"rows": []}),
+            ("rows", {"rows": [{"mode": "ls"}]}),
+            ("others", {"o": {"x": {"mode": "ls"}}}),
+            ("sure", {"k": "a"}),
+        ]
+        for name, arguments in allowed:
+            assert (await bank.calls(f"bank.{name}", arguments))["status"] == "success", (name, arguments)
+    assert bank.reached == allowed
+
+
+async def test_a_rule_and_its_tools_default_are_for_a_name_that_is_quoted(opens):
+    sends = tool("send", **{"to-addr": TEXT, "x.y": {"type": "integer", "default": 5}, "x": {"type": "object"}})
+    rules = [rule("deny", "$['to-addr'] == 'bob'"), rule("deny", "$['x.y'] == 5 and $x.y == None")]
+    async with opens(sends, rules=rules) as bank:
+        assert (await bank.calls("bank.send", {"to-addr": "bob", "x.y": 1}))["code"] == "denied"
+        assert (await bank.calls("bank.send", {"to-addr": "anna"}))["code"] == "denied"
+        assert (await bank.calls("bank.send", {"to-addr": "anna", "x.y": 1}))["status"] == "success"
+    assert bank.reached == [("send", {"to-addr": "anna", "x.y": 1})]
+
+
+async def test_a_default_that_its_tool_refuses_isnt_known_whatever_its_name(opens):
+    strange = tool("wipe", **{"m.x": {"type": "string", "default": 5}})
+    async with opens(strange, rules=[rule("deny", "$['m.x'] == 'all'")]) as bank:
+        assert (await bank.calls("bank.wipe", {}))["code"] == "denied"
+        assert (await bank.calls("bank.wipe", {"m.x": "none"}))["status"] == "success"
+
+
 PAYING = """
 import mcp_bridge
 

@@ -182,6 +182,18 @@ async def test_an_answer_that_is_no_text_is_still_none(sandboxes, tmp_path):
         assert (await bridge.run_program(program))["steps"][0]["code"] == "model_bad_answer"
 
 
+@pytest.mark.parametrize("answer", ["Transfer 100", ""])
+@pytest.mark.parametrize("fields", [{}, {"allowed_outputs": ["Transfer 100", ""]}, {"on_error": "skip"}])
+async def test_an_answer_that_was_cut_off_is_none_and_its_tokens_count(sandboxes, tmp_path, answer, fields):
+    cut = {"text": answer, "truncated": True, "prompt_tokens": 5, "completion_tokens": 1}
+    program = {"steps": [{"id": "ask", "type": "llm", "prompt": "How much?", **fields}]}
+    async with opened(sandboxes, tmp_path, {"model": {"provider": "scripted", "default_answer": cut}}) as bridge:
+        (row,) = (await bridge.run_program(program))["steps"]
+    assert (row["status"], row["code"]) == ("skipped" if "on_error" in fields else "failed", "model_bad_answer")
+    assert "max_tokens" in row["error"]
+    assert row["usage"]["total_tokens"] == 6
+
+
 # --- steps that the policy denies ---
 
 TOOLS = '''

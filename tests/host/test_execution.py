@@ -162,6 +162,19 @@ ODD_ERRORS = {
 }  # fmt: skip
 
 
+async def test_a_traceback_that_nobody_could_wait_for_has_its_ends(bridge):
+    deep = "import sys\nsys.setrecursionlimit(30_000)\ndef f(n): return f(n + 1)\n"
+    plain, cause = await bridge.all(
+        f"{deep}f(0)", f"{deep}try: f(0)\nexcept RecursionError as exc: raise ValueError('deep') from exc"
+    )
+    assert (plain.error["type"], plain.error["line"]) == ("RecursionError", 3)
+    assert plain.error["message"] == "maximum recursion depth exceeded"
+    assert (cause.error["type"], cause.error["message"], cause.error["line"]) == ("ValueError", "deep", 5)
+    for record, first in ((plain, "f(0)"), (cause, "try: f(0)")):
+        assert f'File "<script>", line 4, in <module>\n    {first}' in record.error["traceback"]
+        assert " calls in the middle are left out of the traceback)" in record.error["traceback"]
+
+
 async def test_odd_exceptions_are_told_as_well_as_they_can_be(bridge):
     records = await bridge.all(*ODD_ERRORS)
     for record, (code, (kind, message)) in zip(records, ODD_ERRORS.items(), strict=True):
@@ -909,7 +922,85 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
         "42",
         "no saved tool 'triple'",
     ]
-    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
+    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_memory"]
+
+
+SAVED = {
+    "lambda x: x": "its source isn't that of a `def`",
+    "print": "not an object of the type 'builtin_function_or_method'",
+    "functools.partial(plain, 1)": "not an object of the type 'partial'",
+    "'plain'": "not an object of the type 'str'",
+    "Own": "not a class",
+    "Own().method": "not a bound method",
+    "made['dynamic']": "its source isn't that of a `def`",
+    "runtime.search": "not one around something else",
+    "faulty.echo": "its source isn't that of a `def`",
+    "inner()": "uses z of this script",
+    "helped": "uses helper, y of this script",
+    "importing": "save it again: from mcp.servers import faulty; import math as m.",
+    "cached": "decorators, defaults and annotations use functools: no",
+    "plain": None,
+    "recursive": None,
+    "Own.static": None,
+    "given": None,
+    "branching": "uses nowhere of this script",
+}
+
+
+async def test_only_a_function_is_kept_and_what_it_would_miss_is_told(sandboxes, tmp_path):
+    code = """
+import functools, math as m
+from mcp.servers import faulty
+y = 3
+made = {}
+exec("def dynamic(): return 1", made)
+class Own:
+    def method(self): return 1
+    @staticmethod
+    def static(): return "static"
+def inner():
+    z = 4
+    def inner(): return z
+    return inner
+def helper(x): return x
+def helped(): return helper(y)
+async def importing(): return await faulty.echo(str(m.pi))
+@functools.cache
+def cached(): return 1
+def plain(x=1, *more: int):
+    import json
+    global counted
+    counted = [json.dumps(x) for x in more]
+    class Inside:
+        def said(self): return [Inside, __name__, more, counted, y2] if (y2 := sorted(more)) else counted
+    return Inside().said()
+def recursive(n=3): return [n, *recursive(n - 1)] if n else []
+def given(): return [runtime, mcp, mcp_faulty, mcp_servers, LOADED_MCP_SERVERS, display, artifact, progress] and len
+def branching(x=0): return nowhere if x else "branched"
+for code in SAVED:
+    try:
+        print(code, await runtime.save_tool(eval(code)), sep="|")
+    except TypeError as exc:
+        print(code, exc, sep="|")
+    print(code, file=sys.stderr)
+""".replace("SAVED", repr(list(SAVED)))
+    async with sandboxes.open(faulty(), state_dir=tmp_path) as bridge:
+        record = await bridge.run(f"import sys{code}")
+        assert record.error is None, record.error
+        said = dict(line.split("|") for line in lines(record))
+        notices = record.stderr.decode()
+        for kept, told in SAVED.items():
+            notice, _, notices = notices.partition(f"{kept}\n")
+            assert (told is None) is (said[kept].isidentifier() and not notice), (kept, said[kept], notice)
+            assert told is None or told in said[kept] + notice, (kept, said[kept], notice)
+        used = await bridge.run("""
+from mcp.tools import plain, recursive, static, given, branching
+print(plain(), recursive(), static(), given(), branching())
+""")
+        assert lines(used) == ["[] [3, 2, 1] static <built-in function len> branched"], used.error
+        for name in ("helped", "cached"):
+            failed = await bridge.run(f"from mcp.tools import {name}\n{name}()")
+            assert f"`{name}` is a function kept by `runtime.save_tool`" in failed.error["message"]
 
 
 async def test_memories_changed_at_once_lose_nothing(bilingual, tmp_path):
@@ -1094,7 +1185,7 @@ await runtime.save_memory("gone", 1)
 print(int(await runtime.delete_memory("gone")), int(await runtime.delete_memory("gone")))
 for key, value in [("", 1), ("k" * 201, 1), ("big", "x" * (5 << 20)), ("k" * 5000, 1)]:
     try: await runtime.save_memory(key, value)
-    except runtime.MCPError as exc: print(exc.code)
+    except runtime.MCPError as exc: print(exc)
 """,
             "javascript": """
 await runtime.save_memory("k", { a: 1 });
@@ -1102,11 +1193,14 @@ await runtime.update_memory("k", { b: [null, "€"] });
 await runtime.save_memory("gone", 1);
 console.log(+await runtime.delete_memory("gone"), +await runtime.delete_memory("gone"));
 for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 << 20)], ["k".repeat(5000), 1]]) {
-  try { await runtime.save_memory(key, value) } catch (error) { console.log(error.code) }
+  try { await runtime.save_memory(key, value) } catch (error) { console.log(error.message) }
 }
 """,
         }
-        assert lines(await opened.run(kept)) == ["1 0", "bad_memory", "bad_memory", "bad_memory", "bad_request"]
+        first, *refused = lines(await opened.run(kept))
+        assert first == "1 0"
+        keys = [f"A memory's key has 1 to 200 characters; this one {count}." for count in (0, 201, 5000)]
+        assert refused == [keys[0], keys[1], f"The memory 'big' is over {4 << 20} bytes.", keys[2]]
         read = {
             "python": "import json\nfrom mcp import runtime\n"
             "print(json.dumps([await runtime.load_memory('k'), await runtime.load_memory('no', 'other'), "

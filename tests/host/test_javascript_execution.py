@@ -307,6 +307,34 @@ ODD_ERRORS = {
 }
 
 
+HANDLED = {
+    "throw new Error('u')": "uncaughtException unhandledRejection u",
+    "await null; throw new Error('u')": "uncaughtException unhandledRejection u",
+    "await Promise.reject(new Error('u'))": "uncaughtException unhandledRejection u",
+    "async function main() { throw new Error('u') }\nmain()": "uncaughtException unhandledRejection u",
+    "setTimeout(() => { throw new Error('u') }, 1)": "uncaughtException uncaughtException u",
+}
+
+
+async def test_handlers_of_uncaught_errors_come_first_as_in_node(bridge):
+    following = "process.on('uncaughtException', (e, of) => { console.log('uncaughtException', of, e.message); setTimeout(() => console.log('on'), 1) })\n"
+    for record, (code, said) in zip(
+        await bridge.all(*(following + code for code in HANDLED)), HANDLED.items(), strict=True
+    ):
+        assert (code, record.status, lines(record)) == (code, "success", [said, "on"]), record.error
+    rejected, not_rejected, failing, monitored = await bridge.all(
+        "process.on('unhandledRejection', (e) => console.log(e.message))\nasync function main() { throw new Error('u') }\nmain()",
+        "process.on('unhandledRejection', (e) => console.log(e.message))\nthrow new Error('u')",
+        "process.on('uncaughtException', () => { throw new Error('of the handler') })\nthrow new Error('u')",
+        "process.on('uncaughtExceptionMonitor', (e) => console.log(e.message))\nthrow new Error('u')",
+    )
+    assert (rejected.status, lines(rejected)) == ("success", ["u"])
+    # As in Node, it is none of a top level.
+    assert (not_rejected.error["message"], not_rejected.stdout) == ("u", b"")
+    assert failing.error["message"] == "of the handler"
+    assert (monitored.error["message"], monitored.stdout) == ("u", b"u\n")
+
+
 async def test_odd_errors_are_told_as_well_as_they_can_be(bridge):
     records = await bridge.all(*ODD_ERRORS)
     for record, (code, (kind, message)) in zip(records, ODD_ERRORS.items(), strict=True):
@@ -756,3 +784,42 @@ const [double, called, Own, count] = await Promise.all(["double", "called", "Own
             used = await bridge.run(using, language="javascript", session=session and "other")
             assert used.value == "[ 8, 'double', 'a', 1, [ 0, 1 ], (none) ]", used.error
         assert printed(await bridge.run("print(runtime.list_memories_sync())")) == "(none)\n"
+
+
+async def test_what_a_kept_function_would_miss_is_told(both):
+    saving = """
+import { faulty } from "mcp/servers";
+const K = 3;
+let inner;
+{ const z = 1; inner = function inner() { return z; }; }
+function usesK(x) { return x + K; }
+async function usesServer(text) { return faulty.echo({ text }); }
+const own = (n) => n < 1 ? 0 : own(n - 1);
+class Alone { #p = 1; m() { label: for (const a of [1]) continue label; return Alone; } }
+function alone({ a = 1, b: [c] = [1], ...rest } = {}, ...more) {
+  try { alone.x(); } catch (error) { error.K; }
+  return { K: 1, c, of: typeof K, f: () => arguments, m: runtime, r: require, mm: process, t: [btoa, undefined], ...rest, more, a };
+}
+for (const each of [inner, usesK, usesServer, own, Alone, alone]) {
+  console.error(await runtime.save_tool(each));
+}
+"""
+    async with both.open(faulty()) as bridge:
+        for session in (None, "s"):
+            saved = await bridge.run(saving, language="javascript", session=session)
+            assert saved.error is None, saved.error
+            *told, last = saved.stderr.decode().split("save_tool: ")
+            assert [line.partition(" of this script")[0] for line in [*told[1:], last]] == [
+                "'inner' is kept, but uses z",
+                "'usesK' is kept, but uses K",
+                "'usesServer' is kept, but uses faulty",
+                "'own' is kept, but uses own",
+            ]
+            used = await bridge.run("(await runtime.load_tool('alone'))().c", language="javascript")
+            assert used.value == "1", used.error
+            for name, inside in (
+                ("usesK", "const K = ..."),
+                ("usesServer", 'const { faulty } = await import("mcp/servers")'),
+            ):
+                failed = await bridge.run(f"await (await runtime.load_tool('{name}'))('a')", language="javascript")
+                assert f"write inside it, and save it again: {inside}" in failed.error["message"]

@@ -264,6 +264,10 @@ async def test_a_cell_ends_when_nothing_of_it_is_left_to_be_done(both):
         uncaught = await cells("setTimeout(() => { throw new TypeError('late') }, 5)")
         assert (uncaught.status, uncaught.error["type"]) == ("error", "TypeError")
         assert (await cells("Promise.reject(new EvalError('alone')); 1")).error["type"] == "EvalError"
+        of_handler = await cells(
+            "process.once('uncaughtException', () => { throw new URIError('again') })\nsetTimeout(() => { throw new TypeError('late') }, 5)"
+        )
+        assert (of_handler.status, of_handler.error["type"]) == ("error", "URIError")
         await well(cells, "const server = require('net').createServer().listen('/tmp/socket')\n1")
         assert (await well(cells, "server.listening")).value == "true"
 

@@ -525,6 +525,24 @@ def test_a_map_whose_item_has_the_name_of_its_number_is_warned_of():
     assert "the number of the item" in found[0].message
 
 
+def test_a_reference_where_none_is_filled_in_is_warned_of():
+    undone = tool("a", tool="pay.$how", args={"event": "$n", "tool": "$n"}, compensate={"tool": "$undo", "args": {}})
+    asked = {"id": "l", "type": "llm", "prompt": "$n", "allowed_outputs": ["$5", "yes", "$n.name"]}
+    waits = {"steps": [{"id": "w", "type": "wait", "event": "paid-$n"}]}
+    each = {"id": "m", "type": "map", "over": "$all", "step": {"type": "program", "program": waits}}
+    both = {"id": "b", "type": "parallel", "parallel_steps": [{**asked, "id": "k"}]}
+    program = parse(steps(undone, asked, each, both, {"id": "v", "type": "wait", "event": "$5"}))
+    found = program_warnings.warnings(program)
+    assert [(fault.path, fault.message.split(" is text here")[0]) for fault in found] == [
+        ("steps[0].tool", "$how"),
+        ("steps[0].compensate.tool", "$undo"),
+        ("steps[1].allowed_outputs[2]", "$n.name"),
+        ("steps[2].step.program.steps[0].event", "$n"),
+        ("steps[3].parallel_steps[0].allowed_outputs[2]", "$n.name"),
+    ]
+    assert {fault.code for fault in found} == {"reference_in_text"}
+
+
 def test_an_id_that_can_be_taken_for_a_path_is_warned_of():
     odd = ["m[0]", "i/h", "charge.compensate", "a b", "two\nlines", "\x1b[2J"]
     inner = {"steps": [TOOL | {"id": "x.y"}, TOOL | {"id": "look-once"}]}

@@ -344,6 +344,10 @@ LISTED = {
             ToolNames("memory", "open", "memory", "open"),
             {"type": "object", "additionalProperties": True, "properties": {}},
         ),
+        (
+            ToolNames("memory", "dashed", "memory", "dashed"),
+            {"type": "object", "properties": {"to-addr": {"type": "object", "properties": {"of-it": {}}}}},
+        ),
         (ToolNames("memory", "other", "memory", "other"), {"type": "object"}),
         (
             ToolNames("memory", "referred", "memory", "referred"),
@@ -369,6 +373,9 @@ LISTED = {
         ("create_entities", "$entities[0].name == 'x' and $entities.output == [] and $query.output == 'x'", None),
         ("create_entities", "$options.x.a.b == 1 and $anything.x[0] == 1 and $elsewhere.x == 1", None),
         ("create*", "$nothing", "no tool that it is for has an argument 'nothing'"),
+        ("dashed", "$to_addr == 1", "no tool that it is for has an argument 'to_addr': did you mean $['to-addr']?"),
+        ("dashed", "$['to-addr'].x == 1", "$['to-addr'] has no 'x' in any"),
+        ("dashed", "$['to-addr']['of-it'] == 1", None),
         ("referred", "$nmae == 1", "no tool that it is for has an argument 'nmae': did you mean $name?"),
         ("open", "$nothing.of.it", None),
         ("other", "$nothing.of.it", None),

@@ -216,6 +216,33 @@ def test_a_bank_account_is_found_in_print_and_without_spaces(text, values):
     assert found(text, "iban") == values
 
 
+@pytest.mark.parametrize("by", ["\u00a0", "\u202f", "\u2009", "\u2007", "\u2011", "\u2013"])
+@pytest.mark.parametrize("escape", [str, lambda text: json.dumps(text)[1:-1]], ids=["text", "json"])
+def test_groups_may_be_kept_together_as_pages_and_documents_do(by, escape):
+    def written(text):
+        return escape(text.replace(" ", by))
+
+    for name, value in (
+        ("card", "4242 4242 4242 4242"),
+        ("card", "3782 822463 10005"),
+        ("card", "4000 0000 0000 0000 006"),
+        ("iban", "DE89 3704 0044 0532 0130 00"),
+        ("iban", "GB29 NWBK 6016 1331 9268 19"),
+        ("phone", "+1 415 555 2671"),
+        ("phone", "415 555 2671"),
+    ):
+        for around in ("{}", "no.: {}.", f"of{by}{{}}{by}x", '{{"a": "{}"}}'):
+            assert found(escape(around).replace("{}", written(value)), name) == [written(value)]
+    for name, value in (
+        ("card", "4242 4242 4242 4241"),
+        ("card", "1111 4242 4242 4242 4242"),
+        ("card", "4242 4242 4242 4242 5678"),
+        ("iban", "DE89 3704 0044 0532 0130 01"),
+        ("phone", "1234 5678"),
+    ):
+        assert found(written(value), name) == []
+
+
 @pytest.mark.parametrize(
     ("name", "text", "values"),
     [
@@ -234,6 +261,7 @@ def test_a_bank_account_is_found_in_print_and_without_spaces(text, values):
         ("phone", "1+2+3 2024-01-15 10:20:30 192.168.100.200 10-20-30", []),
         ("phone", "order 415555267 1700000000", []),
         ("us_ssn", "SSN 123-45-6789.", ["123-45-6789"]),
+        ("us_ssn", "SSN 123\u201145\u20116789.", ["123\u201145\u20116789"]),
         ("us_ssn", "000-12-3456 666-12-3456 900-12-3456 123-00-4567 123-45-0000 1123-45-6789 123-45-67890", []),
         ("jwt", f"Bearer {JWT}", [JWT]),
         ("jwt", f'{{"t":"{JWT}"}}', [JWT]),

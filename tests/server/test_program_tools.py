@@ -1,6 +1,7 @@
 """Programs as MCP tools and as resources."""
 
 import json
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -103,6 +104,50 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
         assert trace["status"] == "success"
 
 
+async def test_a_program_may_be_given_as_a_text_of_json_and_mistakes_are_told_in_plain_words(
+    sandboxes, governance, tmp_path, connect
+):
+    program = {"steps": [{"id": "a", "type": "tool", "tool": "look", "args": {"name": "$who"}}]}
+    async with (
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge,
+        connect(bridge, programs=True) as client,
+    ):
+
+        async def call(name, /, **arguments):
+            return (await client.call_tool(name, arguments)).structured_content
+
+        for text in (json.dumps(program), json.dumps(program, indent=1), f"```json\n{json.dumps(program)}\n```"):
+            ran = await call("run_program", program=text, context={"who": "x"}, save_as="kept")
+            assert (ran["output"], ran["program_id"]) == ("saw x", "kept")
+        assert await call("get_program", program_id="kept") == program
+
+        for text in ("steps:\n  - {id: a, type: tool}", '[[steps]]\nid = "a"', '{"steps": [', "[]"):
+            wrong = await call("run_program", program=text)
+            assert wrong["code"] == "invalid_program"
+            assert "a program is an object, or the name of a saved one" in wrong["error"]
+        assert (await call("run_program", program="kpet"))["nearest"] == ["kept"]
+        assert (await call("run_program", program=program, save_as=" "))["code"] == "reserved_name"
+
+        told = {
+            "program: must be an object or a text, not a list; context: must be an object, not a text.": await call(
+                "run_program", program=[], context="{}"
+            ),
+            "name: there is no such argument; there are: program_id; program_id: is required.": await call(
+                "get_program", name="kept"
+            ),
+            "program_id: must be a text, not null.": await call("get_program", program_id=None),
+        }
+        for words, wrong in told.items():
+            assert (wrong["error"], wrong["code"]) == (words, "bad_arguments")
+
+        with pytest.raises(
+            Exception, match=r"There is no tool 'run_programs' \(did you mean run_program\?\); the tools"
+        ):
+            await client.call_tool("run_programs", {"program": program})
+        with pytest.raises(Exception, match=r"the tools are run_python, run_program, .* and delete_program\."):
+            await client.call_tool("nothing", {})
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_step_asks_the_clients_model(sandboxes, tmp_path, connect, mode):
     asked = []
@@ -124,6 +169,51 @@ async def test_a_step_asks_the_clients_model(sandboxes, tmp_path, connect, mode)
         code = f"from mcp import programs\nt = await programs.run({program!r}, {{'who': 'y'}})\nprint(t.output)"
         assert (await client.call_tool("run_python", {"code": code})).content[0].text == "heard: Say y"
     assert len(asked) == 2
+
+
+class _Reply(types.CreateMessageResult):
+    """Whatever a client sends as the answer of its model."""
+
+    role: Any = None
+    content: Any = None
+    model: Any = None
+
+
+def _reply(content, stop_reason=None):
+    return _Reply(role="assistant", model="theirs", content=content, stop_reason=stop_reason)
+
+
+@pytest.mark.usefixtures("careless_clients")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_model_may_answer_in_several_blocks_and_what_is_no_answer_fails_the_step(
+    sandboxes, tmp_path, connect, mode, caplog
+):
+    call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    replies = [
+        (_reply([{"type": "text", "text": "a"}, call, {"type": "text", "text": "b"}]), "ab"),
+        (_reply([{"type": "text", "text": "Transfer 100"}], "maxTokens"), "model_bad_answer"),
+        (_reply([call]), "model_bad_answer"),
+        (_reply([]), "model_bad_answer"),
+        (_reply(call), "model_bad_answer"),
+        (_reply({"type": "text"}), "model_bad_answer"),
+        (_reply("a"), "model_bad_answer"),
+        (_Reply(), "model_bad_answer"),
+    ]
+    sent = iter([reply for reply, _ in replies])
+
+    async def model(_context, _params):
+        return next(sent)
+
+    governed = load_governance({"model": {"provider": "sampling"}}, None, tmp_path, sandboxes.settings.state_dir)
+    program = {"steps": [{"id": "a", "type": "llm", "prompt": "Say something"}]}
+    async with (
+        sandboxes.open(governance=governed, state_dir=tmp_path / "state") as bridge,
+        connect(bridge, programs=True, mode=mode, sampling_callback=model) as client,
+    ):
+        for _, expected in replies:
+            ran = (await client.call_tool("run_program", {"program": program})).structured_content
+            assert (ran["code"] or ran["output"]) == expected, ran
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_by_default_there_is_one_tool(sandboxes, connect):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from bridge_fixtures import DEADLINE_SECONDS, MAX_LINE_BYTES
 from http_servers import serving
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import methods
 
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.server.app import build_server
@@ -62,3 +64,22 @@ def connect(request):
     A test that asks for it runs once for each way: what a client sees is the same.
     """
     return functools.partial(connected, request.param)
+
+
+class _Unchecked:
+    """The SDK's `methods`, except that a client's answers aren't checked."""
+
+    def __getattr__(self, name):
+        return getattr(methods, name)
+
+    def validate_client_result(self, *_):
+        pass
+
+
+@pytest.fixture
+def careless_clients(monkeypatch):
+    """Has the SDK's clients send what their callbacks give, whatever it is, as clients without types do."""
+    monkeypatch.setattr("mcp.client.session._methods", _Unchecked())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Pydantic serializer warnings")
+        yield

@@ -13,6 +13,7 @@ from mcp_bridge import settings
 from mcp_bridge.atomic_files import stamp
 from mcp_bridge.bridge_identity import PORT
 from mcp_bridge.cli import configuration_loading, exit_statuses, process_start
+from mcp_bridge.cli.streams import queue_errors
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -227,6 +228,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
         bare: Whether no command was typed.
     """
     process_start.end_at_sigint()
+    queue_errors()
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = ConfigurationFiles(config)
@@ -275,6 +277,7 @@ def serve_http(
             `open_authenticator`.
     """
     process_start.end_at_sigint()
+    queue_errors()
     _check_tls(certificate, key)
     files = ConfigurationFiles(config, port)
     from mcp_bridge.server.configuration_reload import configured

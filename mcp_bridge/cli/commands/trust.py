@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.downstream.configuration import client_file_reading
-from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
+from mcp_bridge.downstream.configuration.discovery import entries_beneath, folder_table, missing_servers_problem
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import (
@@ -54,18 +56,28 @@ _EFFECTS = {
 }
 
 
-class _TrustRequest(NamedTuple):
-    """A file that can be trusted, and its parsed content.
+class _Said(NamedTuple):
+    """What a file says.
 
     Attributes:
-        content: What is trusted.
         table: What is used of it.
         entries: The servers' entries of a client's file as they are written: nothing in them is expanded or left out.
+            An entry has what it changes a part of, with the values of the user's tables as `…`.
+        changed: The names of those that change a part of another.
+        settings: What a client's file says of servers beside them.
     """
 
-    content: Content
     table: Mapping[str, Any]
     entries: Mapping[str, Any]
+    changed: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+class _TrustRequest(NamedTuple):
+    """A file that can be trusted, and what it says."""
+
+    content: Content
+    said: _Said
 
 
 def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
@@ -86,7 +98,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
     clients = [CLIENTS[client] for client in loaded.settings.clients]
     read = [str(path.relative_to(here)) for client in clients for path in client.project_paths(here)]
-    requests = [request for name in (CONFIG_NAME, *read) if (request := _look(here, name)) is not None]
+    requests = [request for name in (CONFIG_NAME, *read) if (request := _look(here, name, loaded.trust)) is not None]
     if not requests:
         listing = [str(path.relative_to(here)) for path in listing_files(here / SERVERS_DIRECTORY)]
         unread = [name for name in (*CLIENT_FILES, *listing) if name not in read and (here / name).is_file()]
@@ -126,8 +138,8 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     return exit_statuses.OK
 
 
-def _look(folder: Path, name: str) -> _TrustRequest | None:
-    """A validated file with everything that it would make the bridge load; None if a client's has no servers."""
+def _look(folder: Path, name: str, store: TrustStore) -> _TrustRequest | None:
+    """A validated file with everything that it would make the bridge load; None if a client's says nothing."""
     file = folder / name
     try:
         data = read_regular(file, MAX_FILE_BYTES)
@@ -135,27 +147,39 @@ def _look(folder: Path, name: str) -> _TrustRequest | None:
         return None
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
-    table, entries = _parsed(data, file, name)
-    if name not in {CONFIG_NAME, PROJECT_NAME} and not entries:
+    said = _parsed(data, file, name, store)
+    if name not in {CONFIG_NAME, PROJECT_NAME} and not said.entries and not said.settings:
         return None
-    return _TrustRequest(content_of(file, data, table), table, entries)
+    return _TrustRequest(content_of(file, data, said.table), said)
 
 
-def _parsed(data: bytes, file: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is used of a folder's file, and the entries of a client's as they are written.
+def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
+    """What a folder's file says.
 
     Raises:
         BridgeError: `bad_config`.
     """
     if name == CONFIG_NAME:
-        return settings.checked(data, file), {}
+        return _Said(settings.checked(data, file), {})
     client = _client_of(name)
     problems: list[client_file_reading.Problem] = []
     content = client_file_reading.parse(data, file, client.syntax, problems)
     entries = client_file_reading.entries(client, content, file, problems)
     if problems:
         raise BridgeError("bad_config", f"{file}: {problems[0].message}", file=str(file), line=problems[0].line)
-    return folder_table(client, content, file), entries
+    beneath = entries_beneath(client, file, environ=os.environ, home=Path.home(), trust=store)
+    shown = {
+        name: client_file_reading.merged(_without_values(beneath.get(name)), entry) for name, entry in entries.items()
+    }
+    said = client_file_reading.folder_settings(client, content)
+    return _Said(folder_table(client, content, file, beneath), shown, frozenset(beneath.keys() & entries.keys()), said)
+
+
+def _without_values(entry: Any) -> Any:
+    """An entry of the user's without the values of its tables, such as `env`: they may be secrets."""
+    if not isinstance(entry, dict):
+        return entry
+    return {key: dict.fromkeys(value, "…") if isinstance(value, dict) else value for key, value in entry.items()}
 
 
 def _name_of(file: Path) -> str:
@@ -173,13 +197,16 @@ def _why_empty(request: _TrustRequest) -> str | None:
 
 def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
-    content, table, entries = request
+    content, (table, entries, changed, said) = request
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield escaping.escape_line(f"{content.file}{link}")
     yield f"  sha256 {content.hash}, {len(content.data)} bytes"
     own = {name for layer in loaded.layers for name in layer.servers}
     for name, server in {**table.get("servers", {}), **entries}.items():
         yield from _server(name, server, taken=name in own)
+        if name in changed:
+            yield "    changes a part of a server that is there without it, of whose tables the values are shown as …"
+    yield from _settings("", said)
     for name, value in table.items():
         if name in _EFFECTS and isinstance(value, dict):
             yield f"  [{name}] {_EFFECTS[name]}:"
@@ -267,7 +294,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
 
 def _state(store: TrustStore, file: Path) -> str:
     def parse(data: bytes) -> dict[str, Any]:
-        return _parsed(data, file, _name_of(file))[0]
+        return dict(_parsed(data, file, _name_of(file), store).table)
 
     try:
         found = trusted(file, store, parse)

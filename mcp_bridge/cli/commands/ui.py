@@ -11,6 +11,7 @@ from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.command_runner import run_with_database
 from mcp_bridge.cli.listen_addresses import address, listening, warn_of_plain_http
+from mcp_bridge.cli.streams import queue_errors
 from mcp_bridge.cli.terminal_prompts import login_name
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     from mcp_bridge.server.ui.app import Address, build, serve
     from mcp_bridge.server.ui.change_notifications import Live
 
+    queue_errors()
     host, port = address(asked or DEFAULT_ADDRESS)
     loaded = configuration_loading.load(config)
     configuration_loading.refuse_nesting(loaded)

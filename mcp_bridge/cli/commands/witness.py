@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.listen_addresses import address, listening
+from mcp_bridge.cli.streams import queue_errors
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
     from mcp_bridge.private_files import state_directory
     from mcp_bridge.server.witness_http import serve_witness
 
+    queue_errors()
     host, port = address(listen)
     if name is not None and not is_key_name(name):
         raise BridgeError("bad_argument", f"--name: {name[:100]!r} has a space, a plus or a control character in it.")

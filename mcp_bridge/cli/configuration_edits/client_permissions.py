@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.claude_code_approvals import Denials, folders_without
 from mcp_bridge.downstream.configuration.client_entries import (
     EntryContext,
     EntryError,
@@ -21,13 +23,15 @@ from mcp_bridge.downstream.configuration.client_entries import (
     shape,
     shaped,
 )
+from mcp_bridge.downstream.configuration.git_root import claude_code_projects
 from mcp_bridge.downstream.configuration.known_clients import claude_code_settings
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mcp_bridge.downstream.configuration.known_clients import Client
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 _FOLDER_SETTINGS = (".claude/settings.json", ".claude/settings.local.json")
 """Claude Code's settings in a folder."""
@@ -46,7 +50,7 @@ class Permission(NamedTuple):
 
 
 def why_not_started(
-    client: Client, name: str, entry: Any, content: Mapping[str, Any], tools: Collection[str]
+    client: Client, name: str, entry: Any, settings: Sequence[Mapping[str, Any]], tools: Collection[str]
 ) -> str | None:
     """Why a client doesn't give its model the bridge that has this entry, or None; the rest of a sentence.
 
@@ -54,22 +58,24 @@ def why_not_started(
         client: The client.
         name: The entry's name.
         entry: The entry.
-        content: The client's file.
+        settings: What the client's files say, as `EntryContext.settings`.
         tools: The bridge's tools that run code. One of them is enough.
     """
     try:
-        found = shape(client.name, entry, EntryContext(name, content, os.environ))
+        found = shape(client.name, entry, EntryContext(name, settings, os.environ))
     except EntryError:
         return None
+    content: Mapping[str, Any] = reduce(client_file_reading.merged, settings)
     if found.entry.get("disabled") is True:
-        listed = client.name == "gemini" and isinstance(content.get("mcp"), dict)
-        return f"{name!r} is disabled in it{' (see mcp.allowed and mcp.excluded)' if listed else ''}"
+        return f"{name!r} is disabled{_GEMINI_SWITCHES if client.name == 'gemini' else ' in it'}"
+    spec = shaped(decode(name, found.entry, "", "config"), found)
+    if client.name == "claude-code" and (why := why_switched_off(spec, content, claude_code_projects(Path.cwd()))):
+        return f"{name!r} {why}"
     called = " or ".join(tools)
     if client.name == "opencode":
         shown = [tool for tool in tools if opencode_said(name, tool, content.get("tools")) is not False]
         permitted = [tool for tool in shown if opencode_said(name, tool, content.get("permission")) != "deny"]
     else:
-        spec = shaped(decode(name, found.entry, "", "config"), found)
         shown = [tool for tool in tools if lets_through(spec, tool)]
         denied = {rule.tool for rule in permissions(client, name, entry, content) if rule.effect == "deny"}
         permitted = [tool for tool in shown if not denied & {"*", tool}]
@@ -78,6 +84,25 @@ def why_not_started(
     if not permitted:
         return f"{client.title}'s permissions deny {name!r} its tool {' or '.join(shown)}"
     return None
+
+
+_GEMINI_SWITCHES = " (see mcp.allowed and mcp.excluded, and `gemini mcp enable`)"
+
+
+def why_switched_off(spec: ServerSpec, content: Mapping[str, Any], folders: Collection[str] | None) -> str | None:
+    """Why Claude Code doesn't start a server that it has, or None; the rest of a sentence.
+
+    Args:
+        spec: The server.
+        content: Claude Code's file.
+        folders: The folders that matter, as keys of `projects` in it; None for all.
+    """
+    if Denials.of(client_file_reading.read(claude_code_settings(Path.home(), os.environ), "json", [])).deny(spec):
+        return "is denied there (deniedMcpServers)"
+    projects = content.get("projects")
+    off = folders_without(projects, spec.name) if isinstance(projects, dict) else []
+    found = [folder for folder in off if folders is None or folder in folders]
+    return f"is switched off there for {found[0]} (`/mcp` switches it on)" if found else None
 
 
 def permissions(client: Client, name: str, entry: Any, content: Mapping[str, Any]) -> list[Permission]:

@@ -18,8 +18,9 @@ from mcp_bridge.cli.configuration_edits.server_entries import (
     not_carried_over,
     refuse_bad_name,
 )
-from mcp_bridge.cli.configuration_edits.take_over import local_servers, servers_elsewhere
+from mcp_bridge.cli.configuration_edits.take_over import local_servers, refuse_switched_off, servers_elsewhere
 from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.client_file_reading import all_settings
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import program_of
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
@@ -117,9 +118,12 @@ def _imported(
             else "`mcp-bridge doctor` says which clients have any.",
         )
     added: Table = {}
+    settings = all_settings(client, theirs.path, theirs.content, Path.home(), os.environ)
     for name in names or entries:
         try:
-            table = as_table(client, name, entries[name], theirs.content)
+            table = as_table(client, name, entries[name], settings)
+            only = [only_for[name]] if name in only_for else None
+            refuse_switched_off(client, name, table, theirs.content, only)
         except NotTransferableError as exc:
             notes.append(f"{name!r} is left out: {exc}")
             continue
@@ -166,10 +170,11 @@ def _entries_of(
         The entries by name; the folder that an entry is for, if that is this one alone; and what else there is to know.
     """
     problems: list[client_file_reading.Problem] = []
-    found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
+    contents = client_file_reading.user_contents(client, Path.home(), os.environ, problems)
+    found = client_file_reading.user_entries(client, contents, problems)
     entries = {
         name: entry
-        for name, entry in found.items()
+        for name, (entry, _) in found.items()
         if not is_the_bridge(entry, address, os.environ) and (name in names or not is_another_bridge(entry, os.environ))
     }
     here, elsewhere = local_servers(client, theirs, Path.cwd(), address, names)

@@ -22,12 +22,13 @@ from mcp_bridge.cli.configuration_edits.take_over import (
     servers_elsewhere,
     servers_path,
 )
+from mcp_bridge.downstream.configuration.client_file_reading import all_settings
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import tool_description
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
@@ -99,7 +100,7 @@ def planned(
     is_for_one = request.folder is None and not request.take_over and not present
     only = folder_with_bridge(client, file, Path.cwd(), address) if is_for_one else None
     if only is not None:
-        change.notes.append(f"{client.title} has the bridge for {only} alone, and no other is added.")
+        change.notes.append(f"{client.title} has the bridge for {only[0]} alone, and no other is added.")
     elif not present:
         if request.name in entries:
             raise BridgeError(
@@ -111,8 +112,9 @@ def planned(
     elif started and not _can_be_started(entries[started[0]]):
         # It was upgraded or moved. What else its entry has is the user's.
         file.set((*servers, started[0]), entries[started[0]] | entry)
-    if only is None:
-        _refuse_if_not_used(client, file, present or [request.name], tool_description.names(configured))
+    relied_on = only[1] if only is not None else entries_at(file, servers)
+    names = [*relied_on] if only is not None else present or [request.name]
+    _refuse_if_not_used(client, file, {name: relied_on[name] for name in names}, tool_description.names(configured))
     change.notes += [
         f"{name!r} stays with {client.title}: it is another bridge, with a token for {client.title}."
         for name in entries
@@ -132,19 +134,21 @@ def planned(
     return change
 
 
-def _refuse_if_not_used(client: Client, file: ConfigurationFile, names: list[str], tools: Collection[str]) -> None:
+def _refuse_if_not_used(
+    client: Client, file: ConfigurationFile, entries: Mapping[str, Any], tools: Collection[str]
+) -> None:
     """Refuse to rely on entries of the bridge that the client doesn't start, or of whose tools it shows none.
 
     Raises:
         BridgeError: `bad_client_config`.
     """
-    entries = entries_at(file, servers_path(client, file))
-    reasons = [why_not_started(client, name, entries.get(name), file.content, tools) for name in names]
+    settings = all_settings(client, file.path, file.content, Path.home(), os.environ)
+    reasons = [why_not_started(client, name, entry, settings, tools) for name, entry in entries.items()]
     if None not in reasons:
         raise BridgeError(
             "bad_client_config",
             f"{file.path}: {client.title} wouldn't use the bridge: {reasons[0]}. Nothing was written.",
-            hint=f"Allow {names[0]!r} there, and run the command again.",
+            hint=f"Allow {next(iter(entries))!r} there, and run the command again.",
             file=str(file.path),
         )
 

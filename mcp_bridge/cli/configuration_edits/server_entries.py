@@ -20,7 +20,7 @@ from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Variables
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -91,8 +91,14 @@ def bridge_entry(client: ClientName, command: str, args: list[str]) -> Table:
             return entry
 
 
-def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any]) -> Table:
+def as_table(client: Client, name: str, entry: Any, settings: Sequence[Mapping[str, Any]]) -> Table:
     """A client's entry as a `[servers.NAME]` table of our configuration.
+
+    Args:
+        client: The client.
+        name: The server's name.
+        entry: The entry.
+        settings: As `EntryContext.settings`.
 
     Raises:
         NotTransferableError: It is broken, or uses what only its client knows.
@@ -113,6 +119,8 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
         raise NotTransferableError(wrong)
     if (key := keeping_key(client.name, entry)) is not None:
         raise NotTransferableError(f"it has {key}, which the bridge has no like of.")
+    if found.unset:
+        raise NotTransferableError(f"its env takes away {found.unset[0]}, which the bridge's configuration can't say.")
 
     def text(value: str) -> str:
         return _in_our_variables(value, variables)

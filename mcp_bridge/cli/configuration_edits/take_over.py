@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli.configuration_edits.client_permissions import lost_protection
+from mcp_bridge.cli.configuration_edits.client_permissions import lost_protection, why_switched_off
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.server_entries import (
     NotTransferableError,
@@ -15,14 +17,15 @@ from mcp_bridge.cli.configuration_edits.server_entries import (
     refuse_unusable,
 )
 from mcp_bridge.cli.configuration_loading import listed
-from mcp_bridge.downstream.configuration.client_file_reading import is_group
+from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.client_file_reading import all_settings, is_group, merged
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
 from mcp_bridge.downstream.configuration.git_root import claude_code_projects
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.cli.configuration_edits.installation_records import Installation
     from mcp_bridge.downstream.configuration.known_clients import Client
@@ -66,10 +69,11 @@ def move_servers(client: Client, names: list[str], local: Mapping[str, Table], c
     added: Table = {}
     # Those for every folder first: one for a single folder doesn't take the name of one that is there everywhere.
     servers = servers_path(client, change.file)
-    gone = {servers: [name for name in names if _move(client, (*servers, name), own, added, change)]}
+    settings = all_settings(client, change.file.path, change.file.content, Path.home(), os.environ)
+    gone = {servers: [name for name in names if _move(client, (*servers, name), own, added, change, settings)]}
     for folder, entries in local.items():
         path = _local_path(folder)
-        gone[path] = [name for name in entries if _move(client, (*path, name), own, added, change)]
+        gone[path] = [name for name in entries if _move(client, (*path, name), own, added, change, settings)]
         for name in gone[path]:
             change.record.local.setdefault(folder, {})[name] = entries[name]
             change.notes.append(f"{name!r} was for {folder} alone, and will be there in every folder.")
@@ -80,12 +84,21 @@ def move_servers(client: Client, names: list[str], local: Mapping[str, Table], c
     change.config = own
 
 
-def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, added: Table, change: Change) -> bool:
+def _move(
+    client: Client,
+    path: tuple[str, ...],
+    own: ConfigurationFile,
+    added: Table,
+    change: Change,
+    settings: Sequence[Table],
+) -> bool:
     """Whether one server can be in our configuration; adds it to what is added there, unless it is there."""
     name = path[-1]
     try:
-        table = as_table(client, name, change.file.member(*path), change.file.content)
+        _refuse_a_part(client, name, change.file)
+        table = as_table(client, name, change.file.member(*path), settings)
         refuse_unusable(name, table)
+        refuse_switched_off(client, name, table, change.file.content, path[1:2] if path[0] == "projects" else None)
     except NotTransferableError as exc:
         change.notes.append(f"{name!r} stays with {client.title}: {exc}")
         return False
@@ -97,8 +110,41 @@ def _move(client: Client, path: tuple[str, ...], own: ConfigurationFile, added: 
         added[name] = table
         change.record.tables[name] = table
     change.notes += not_carried_over(client, name, change.file.member(*path))
-    change.notes += lost_protection(client, name, change.file.member(*path), change.file.content, own.path)
+    change.notes += lost_protection(client, name, change.file.member(*path), reduce(merged, settings), own.path)
     return True
+
+
+def _refuse_a_part(client: Client, name: str, file: ConfigurationFile) -> None:
+    """Refuse a server of which another of the user's files has a part, which would be left there alone.
+
+    Raises:
+        NotTransferableError: It has.
+    """
+    contents = client_file_reading.user_contents(client, Path.home(), os.environ, []) if client.merges else []
+    for path, content in contents:
+        if path != file.path and name in client_file_reading.entries(client, content, path, []):
+            raise NotTransferableError(f"{path} has a part of it, too.")
+
+
+def refuse_switched_off(
+    client: Client, name: str, table: Table, content: Mapping[str, Any], folders: Collection[str] | None
+) -> None:
+    """Refuse a server of Claude Code's that it doesn't start, since our configuration is for every folder.
+
+    Args:
+        client: The client; others have no such switch, or one that moves along.
+        name: The server's name.
+        table: Its table of our configuration.
+        content: Claude Code's file.
+        folders: The folders that the server is for, as keys in it; None for all.
+
+    Raises:
+        NotTransferableError: It doesn't, in one of them.
+    """
+    if client.name != "claude-code":
+        return
+    if (wrong := why_switched_off(spec_from_toml(name, table, "the configuration"), content, folders)) is not None:
+        raise NotTransferableError(f"it {wrong}.")
 
 
 def put_back(client: Client, change: Change) -> None:
@@ -165,16 +211,18 @@ def local_servers(
     return here, elsewhere
 
 
-def folder_with_bridge(client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress) -> str | None:
-    """The folder for which Claude Code's local scope has an entry of this bridge that counts in the working directory.
+def folder_with_bridge(
+    client: Client, file: ConfigurationFile, cwd: Path, address: OwnAddress
+) -> tuple[str, dict[str, Any]] | None:
+    """The folder for which Claude Code's local scope has entries of this bridge that count in the working directory.
 
     Raises:
         BridgeError: As `local_servers`.
     """
     for folder in claude_code_projects(cwd) if client.name == "claude-code" else ():
-        entries = _entries_for(file, folder, must_be_whole=True).values()
-        if any(is_the_bridge(entry, address, os.environ) for entry in entries):
-            return folder
+        entries = _entries_for(file, folder, must_be_whole=True).items()
+        if found := {name: entry for name, entry in entries if is_the_bridge(entry, address, os.environ)}:
+            return folder, found
     return None
 
 

@@ -4,7 +4,8 @@ Arguments that can't be checked completely and within bounds are refused (`Unche
 rules decide by the types that a schema promises. The server itself has to check only what can't change the decision of
 a rule: `format`; `pattern` (rules see the text itself, and both pattern and text come from untrusted parties, which
 could make Python's regex engine run for ever); and names that only `unevaluatedProperties` forbids, where the check
-would have to follow references.
+would have to follow references. What depends on that, as `not` a pattern, is the server's to check, too
+(`three_valued_keywords`).
 
 An invalid schema is repaired if the invalid part says nothing about types (`required: true` in a property, a null
 description) or writes a type in another way (`"type": "int"`). Otherwise the schema can't be used, and its tool can't
@@ -25,11 +26,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
 from mcp_bridge.downstream.catalog.schema_types import needed_text, object_shape, required_names
+from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT, evaluated, note_unknown, three_valued
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jsonschema.protocols import Validator
 
@@ -264,12 +266,16 @@ def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
 
 
 # Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
-_HARMLESS = frozenset({
+_BOUNDS = frozenset({
     "required", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
-    "minContains", "maxContains", "title", "description", "default", "examples", "example", "deprecated",
-    "readOnly", "writeOnly", "$comment", "$id", "$anchor", "$schema", "id", "contentEncoding",
-    "contentMediaType",
+    "minContains", "maxContains",
+})  # fmt: skip
+
+# Keywords that refuse no value.
+_ANNOTATIONS = frozenset({
+    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
+    "$id", "$anchor", "$schema", "id", "contentEncoding", "contentMediaType",
 })  # fmt: skip
 
 _TYPES = {
@@ -298,9 +304,12 @@ def _repair(schema: Any, path: tuple[Any, ...]) -> None:
     node = schema
     for depth, part in enumerate(path):
         if isinstance(part, str) and isinstance(node, dict):
-            if part in _HARMLESS and not _is_name(path, depth):
+            if part in _BOUNDS | _ANNOTATIONS and not _is_name(path, depth):
                 # Another fault of the same keyword has removed it already.
                 node.pop(part, None)
+                if part in _BOUNDS:
+                    # Its server may know what is meant.
+                    node[LEFT_OUT] = True
                 return
             if part == "type" and not _is_name(path, depth) and _repair_type(node):
                 return
@@ -346,10 +355,7 @@ def _repair_type(node: dict[str, Any]) -> bool:
 def _bounded(kind: Any) -> Any:
     from jsonschema.validators import extend  # noqa: PLC0415
 
-    def nothing(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> Iterator[Any]:
-        return iter(())
-
-    ours: dict[str, Any] = {"pattern": nothing, "format": nothing}
+    ours: dict[str, Any] = dict(three_valued(kind.VALIDATORS))
     # Keywords that match property names by regular expressions.
     for name in ("patternProperties", "additionalProperties"):
         if name in kind.VALIDATORS:
@@ -400,15 +406,22 @@ def _unevaluated(keyword: Any) -> Any:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not isinstance(instance, (dict, list)) or not instance:
             return
-        expressions, references = _expressions_in(_steps.schema)
-        if references:
+        expressions, keywords = _expressions_in(_steps.schema)
+        if not keywords.isdisjoint(("$ref", "$dynamicRef", "$recursiveRef")):
             # References that it follows aren't counted there, and may recurse in exponentially many ways.
+            if value is False:
+                note_unknown()
             if isinstance(value, bool):
                 return
             raise UncheckedError("its schema has a schema for what is unevaluated beside references")
         if isinstance(instance, dict):
             _require_safe(expressions, instance)
-        yield from keyword(validator, value, instance, schema) or ()
+        errors, is_unknown = evaluated(keyword(validator, value, instance, schema) or ())
+        if is_unknown:
+            note_unknown()
+        # It takes what may fit for what fits, so that more is evaluated; of an `if`, one branch only.
+        if not (is_unknown and value is False and "if" in keywords):
+            yield from errors
 
     return bounded
 
@@ -427,22 +440,23 @@ def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
     _spend(len(expressions) * len(instance))
 
 
-def _expressions_in(schema: Any) -> tuple[list[str], bool]:
-    """The regular expressions that match property names anywhere in a schema, and whether it has references."""
+def _expressions_in(schema: Any) -> tuple[list[str], set[str]]:
+    """The regular expressions that match property names anywhere in a schema, and all of its keywords and names."""
     expressions: set[str] = set()
-    stack, references = [schema], False
+    keywords: set[str] = set()
+    stack = [schema]
     while stack:
         node = stack.pop()
         _spend(1)
         if isinstance(node, dict):
-            references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
+            keywords |= node.keys()
             own = node.get("patternProperties")
             if isinstance(own, dict):
                 expressions |= own.keys()
             stack.extend(node.values())
         elif isinstance(node, list):
             stack.extend(node)
-    return sorted(expressions), references
+    return sorted(expressions), keywords
 
 
 @cache
@@ -525,7 +539,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     faults: list[str] = []
     alike: Counter[tuple[Any, ...]] = Counter()
     try:
-        for count, error in enumerate(validator.iter_errors(arguments)):
+        for count, error in enumerate(_meant(validator.iter_errors(arguments))):
             if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
             if partly and not error.absolute_path and _missing_ways(error, schema):
@@ -567,10 +581,43 @@ def _fault(error: Any, schema: dict[str, Any]) -> list[str]:
     if missing := _missing_ways(error, schema):
         return [f"{place}: {needed_text(error.validator, missing)}"]
     if error.context and (faults := _faults_of_way(error, schema)):
-        return [message for fault in faults[:_FAULTS_ALIKE] for message in _fault(fault, schema)]
+        return [message for fault in _meant(faults[:_FAULTS_ALIKE]) for message in _fault(fault, schema)]
     if len(ways := _ways_at_once(error, schema)) > 1:
         return [f"{place}: {needed_text('oneOf', ways).replace('give one', 'give only one')}"]
     return [f"{place}: {_message(error)}"]
+
+
+def _meant(errors: Iterable[Any]) -> Iterator[Any]:
+    """Faults, with those of the option that is meant in place of each union that has one."""
+    for error in errors:
+        if faults := _faults_of_constant(error):
+            yield from _meant(faults)
+        else:
+            yield error
+
+
+def _faults_of_constant(error: Any) -> list[Any]:
+    """The faults of the one option of a union whose constant (`kind: "dog"`) is there; empty if there is none."""
+    if error.validator not in {"anyOf", "oneOf"} or not isinstance(error.instance, dict):
+        return []
+    faults: dict[int, list[Any]] = {}
+    others = set()
+    for fault in error.context:
+        option = fault.relative_schema_path[0]
+        faults.setdefault(option, []).append(fault)
+        if len(fault.relative_path) == 1 and _is_constant(fault):
+            others.add(option)
+    # What is no object, as null, isn't meant either.
+    meant = [
+        those
+        for option, those in faults.items()
+        if option not in others and not any(each.validator == "type" and not each.relative_path for each in those)
+    ]
+    return meant[0] if others and len(meant) == 1 else []
+
+
+def _is_constant(fault: Any) -> bool:
+    return fault.validator == "const" or (fault.validator == "enum" and len(fault.validator_value) == 1)
 
 
 def _ways(error: Any, schema: dict[str, Any]) -> dict[int, list[str]]:
@@ -613,7 +660,7 @@ def _ways_at_once(error: Any, schema: dict[str, Any]) -> list[list[str]]:
 def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
     """Names that aren't parameters. A schema may allow them: they are only listed beside another fault."""
     shape = object_shape(schema)
-    if shape.extra is not None or "patternProperties" in schema:
+    if shape.extra is not None:
         return []
     return _unknown(arguments, shape.properties, "parameter")
 

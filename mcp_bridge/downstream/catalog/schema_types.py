@@ -94,7 +94,7 @@ class ObjectShape:
     Attributes:
         properties: Property schemas in the schema's order; any JSON value is possible here.
         required: Names of required properties.
-        extra: The schema of additional properties if the schema allows them explicitly, else None.
+        extra: The schema of other properties if the schema allows some explicitly, else None.
     """
 
     properties: dict[str, Any] = field(default_factory=dict)
@@ -138,9 +138,11 @@ def _gather_own(schema: dict[str, Any], shape: ObjectShape) -> None:
     for name in _list_of_names(schema.get("required")):
         shape.required.add(name)
         shape.properties.setdefault(name, True)
-    extra = schema.get("additionalProperties")
-    if extra is True or (isinstance(extra, dict) and shape.extra is None):
-        shape.extra = extra
+    extra, patterns = schema.get("additionalProperties"), schema.get("patternProperties")
+    others = list(islice(patterns.values(), _MERGED)) if isinstance(patterns, dict) else []
+    others = [value for value in (*others, extra) if value is True or isinstance(value, dict)]
+    if extra is True or (others and shape.extra is None):
+        shape.extra = True if extra is True else others[0] if len(others) == 1 else {"anyOf": others}
 
 
 def alternatives(schema: Any, root: Any, merged: list[int] | None = None) -> Iterator[tuple[str, list[list[str]]]]:

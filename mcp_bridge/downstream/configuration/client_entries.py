@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.downstream.configuration.client_file_reading import merged
 from mcp_bridge.downstream.configuration.entry_coverage import oauth_of
 from mcp_bridge.downstream.configuration.oauth_settings import oauth_settings
 from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, START_TIMEOUT, Scope, ServerSpec, ServerType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.downstream.configuration.env_pass import EnvPass
     from mcp_bridge.downstream.configuration.known_clients import ClientName
@@ -57,6 +58,7 @@ class Shape:
         env_pass: As `ServerSpec.env_pass`.
         oauth: The settings of OAuth, as an `oauth` table of ours.
         left: Why some of its settings can't be used by the bridge, or None.
+        unset: The variables that the server doesn't get.
     """
 
     entry: Entry
@@ -67,6 +69,7 @@ class Shape:
     env_pass: EnvPass | None = None
     oauth: Entry = field(default_factory=dict)
     left: str | None = None
+    unset: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,15 @@ class EntryContext:
 
     Attributes:
         name: The server's name.
-        settings: The content of the whole file.
+        settings: The contents of the client's files that hold for the server, the lowest precedence first: the user's
+            as one, then those of a folder, each of which can take away from what is left by those before it, and
+            give nothing back.
         environ: The environment, for clients whose entries name variables.
         used: Receives the names of the variables whose values were put in.
     """
 
     name: str
-    settings: Mapping[str, Any]
+    settings: Sequence[Mapping[str, Any]]
     environ: Mapping[str, str]
     used: set[str] = field(default_factory=set)
 
@@ -162,6 +167,7 @@ def shaped(spec: ServerSpec, found: Shape) -> ServerSpec:
         env_pass=found.env_pass,
         oauth=oauth_settings(found.oauth) if found.oauth else None,
         unused=found.left,
+        unset=found.unset,
     )
 
 
@@ -196,13 +202,20 @@ def _claude_code(entry: Entry, context: EntryContext) -> Shape:
 def _vscode(entry: Entry, context: EntryContext) -> Shape:
     del context
     # It falls back to server-sent events where streamable HTTP isn't spoken.
-    return Shape({key: value for key, value in entry.items() if (key, value) != ("type", "http")})
+    flat = {key: value for key, value in entry.items() if (key, value) != ("type", "http")}
+    env = entry.get("env")
+    if not isinstance(env, dict):
+        return Shape(flat)
+    return Shape(flat | {"env": _set(env)}, unset=tuple(name for name, value in env.items() if value is None))
 
 
 def _windsurf(entry: Entry, context: EntryContext) -> Shape:
     del context
     remote = {"url": entry["serverUrl"]} if "serverUrl" in entry else {}
     return Shape(entry | remote, exclude_tools=_literal(_names(entry, "disabledTools") or ()))
+
+
+_ZED_TIMEOUT = "context_server_timeout"
 
 
 def _zed(entry: Entry, context: EntryContext) -> Shape:
@@ -214,20 +227,19 @@ def _zed(entry: Entry, context: EntryContext) -> Shape:
         # The shape until 2025: {"command": {"path": …, "args": […], "env": {…}}}.
         flat |= {"command": command.get("path"), "args": command.get("args"), "env": command.get("env")}
     flat["disabled"] = entry.get("enabled") is False
-    default = context.settings.get("context_server_timeout")
+    default = next((layer[_ZED_TIMEOUT] for layer in reversed(context.settings) if _ZED_TIMEOUT in layer), None)
     return Shape(flat, call_timeout=_seconds({"timeout": default} | _set(entry), "timeout"))
 
 
 def _gemini(entry: Entry, context: EntryContext) -> Shape:
     flat = dict(entry)
-    if "httpUrl" in entry:
-        flat |= {"type": "http", "url": entry["httpUrl"]}
-    elif "url" in entry and "command" not in entry and "type" not in entry:
-        flat["type"] = "sse"
-    settings = context.settings.get("mcp")
-    group = settings if isinstance(settings, dict) else {}
-    allowed, excluded = _names(group, "allowed"), _names(group, "excluded") or ()
-    flat["disabled"] = (allowed is not None and context.name not in allowed) or context.name in excluded
+    # An address counts before a command, and its older key before both. Without a type, server-sent events are what
+    # it falls back to.
+    if entry.get("httpUrl"):
+        flat |= {"type": "http", "url": entry["httpUrl"], "command": None}
+    elif entry.get("url"):
+        flat |= {"type": entry.get("type") if entry.get("type") in {"http", "sse"} else None, "command": None}
+    flat["disabled"] = _is_blocked(context)
     included = _names(entry, "includeTools")
     if included is not None:
         # "tool(argument)" allows the tool.
@@ -238,6 +250,21 @@ def _gemini(entry: Entry, context: EntryContext) -> Shape:
         include_tools=None if included is None else _literal(included),
         exclude_tools=_literal(_names(entry, "excludeTools") or ()),
     )
+
+
+def _is_blocked(context: EntryContext) -> bool:
+    """Whether one of Gemini CLI's files excludes a server, or allows others alone. In a name, case doesn't count."""
+    called = context.name.lower().strip()
+    for layer in context.settings:
+        group = layer.get("mcp")
+        if not isinstance(group, dict):
+            continue
+        allowed, excluded = _names(group, "allowed"), _names(group, "excluded") or ()
+        if allowed is not None and called not in {name.lower().strip() for name in allowed}:
+            return True
+        if called in {name.lower().strip() for name in excluded}:
+            return True
+    return False
 
 
 def _opencode(entry: Entry, context: EntryContext) -> Shape:
@@ -257,8 +284,13 @@ def _opencode(entry: Entry, context: EntryContext) -> Shape:
         start, call = _seconds(timeout, "startup", scale=1000), _seconds(timeout, "request", scale=1000)
     else:
         start = call = _seconds(entry, "timeout", scale=1000)
-    included, excluded = _opencode_filter(context.name, context.settings.get("tools"))
-    return Shape(flat, call, start, included, excluded)
+    left: _Filter = (None, ())
+    table: Any = {}
+    for layer in context.settings:
+        table = merged(table, layer.get("tools", {}))
+        left = _both(left, _opencode_filter(context.name, table))
+    included, excluded = left
+    return Shape(flat, call, start, None if included is None else _shell(included), _shell(excluded))
 
 
 def opencode_said(name: str, tool: str, table: Any) -> Any:
@@ -309,8 +341,8 @@ def _behind(prefix: str, pattern: str) -> list[str]:
     return [pattern[place:] for place in sorted(places) if place < len(pattern)]
 
 
-def _opencode_filter(name: str, table: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The patterns of the only tools that there are, or None for all, and of those that there aren't.
+def _opencode_filter(name: str, table: Any) -> _Filter:
+    """What a table of opencode's (`tools`) leaves of a server's tools.
 
     What a narrower pattern switches on again can be told of a whole server alone: `"gh_*": false, "gh_get": true`.
     """
@@ -319,8 +351,26 @@ def _opencode_filter(name: str, table: Any) -> tuple[tuple[str, ...] | None, tup
     start = max((place for place, rule in enumerate(rules) if rule == ("*", False)), default=len(rules))
     switched_on = [pattern for pattern, is_on in rules[start:] if is_on]
     switched_off = [pattern for pattern, is_on in (rules[start + 1 :] if switched_on else rules) if not is_on]
-    shell = [[pattern.replace("[", "[[]") for pattern in patterns] for patterns in (switched_on, switched_off)]
-    return tuple(shell[0]) or None, tuple(shell[1])
+    return tuple(switched_on) or None, tuple(switched_off)
+
+
+def _shell(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of opencode's, in which a bracket is one, as shell patterns."""
+    return tuple(pattern.replace("[", "[[]") for pattern in patterns)
+
+
+_Filter = tuple[tuple[str, ...] | None, tuple[str, ...]]
+"""The patterns of the only tools that there are, or None for all, and of those that there aren't."""
+
+
+def _both(one: _Filter, other: _Filter) -> _Filter:
+    """A filter that lets through what both do; less than that, where two patterns overlap and neither is wider."""
+    if one[0] is None or other[0] is None:
+        included = one[0] if other[0] is None else other[0]
+    else:
+        pairs = [pair for a in one[0] for b in other[0] for pair in ((a, b), (b, a))]
+        included = tuple(dict.fromkeys(pattern for pattern, wider in pairs if _is_covered(pattern, wider)))
+    return included, tuple(dict.fromkeys((*one[1], *other[1])))
 
 
 def _codex(entry: Entry, context: EntryContext) -> Shape:

@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.downstream.configuration import jsonc
@@ -16,9 +17,10 @@ from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.known_clients import Client, Syntax
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Syntax
     from mcp_bridge.error_codes import Code
 
 Table = dict[str, Any]
@@ -130,3 +132,79 @@ def entries(client: Client, content: Table, path: Path, problems: list[Problem])
 def is_group(value: Any) -> bool:
     """Whether a value is an object of entries and not an entry, which may have the name `servers`."""
     return isinstance(value, dict) and not isinstance(value.get("type"), str) and "enabled" not in value
+
+
+def merged(before: Any, after: Any) -> Any:
+    """A value beneath another, as one: objects are merged, deeply; of anything else the later counts."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return after
+    return before | {key: merged(before[key], value) if key in before else value for key, value in after.items()}
+
+
+def user_contents(
+    client: Client, home: Path, environ: Mapping[str, str], problems: list[Problem]
+) -> list[tuple[Path, Table]]:
+    """The user's files and their contents, the lowest precedence first."""
+    paths = reversed(client.user_paths(home, environ))
+    return [(path, read(path, client.syntax, problems)) for path in paths]
+
+
+def user_entries(
+    client: Client, contents: Iterable[tuple[Path, Table]], problems: list[Problem]
+) -> dict[str, tuple[Any, Path]]:
+    """The undecoded entries of the user's servers by name, and the file that an entry, or its last part, is in."""
+    found: dict[str, tuple[Any, Path]] = {}
+    for path, content in contents:
+        for name, entry in entries(client, content, path, problems).items():
+            whole = merged(found[name][0], entry) if client.merges and name in found else entry
+            found[name] = whole, path
+    return found
+
+
+def user_settings(
+    client: Client,
+    contents: Iterable[tuple[Path, Table]],
+    home: Path,
+    environ: Mapping[str, str],
+    problems: list[Problem],
+) -> list[Table]:
+    """What the user has said of servers beside their entries; see `EntryContext.settings`."""
+    layers: list[Table] = [reduce(merged, (content for _, content in contents), {})]
+    path = client.switches_path(home, environ)
+    switches = read(path, "json", problems) if path is not None else {}
+    if off := [name for name, said in switches.items() if isinstance(said, dict) and said.get("enabled") is False]:
+        layers.append({"mcp": {"excluded": off}})
+    return layers
+
+
+def all_settings(client: Client, file: Path, content: Table, home: Path, environ: Mapping[str, str]) -> list[Table]:
+    """What the user has said of servers, and what a file of the client's says of them, the user's or a folder's.
+
+    Args:
+        client: The client.
+        file: The file.
+        content: What is in it, or is to be.
+        home: The home directory.
+        environ: The environment.
+    """
+    paths = client.user_paths(home, environ)
+    contents = [(path, content if path == file else read(path, client.syntax, [])) for path in reversed(paths)]
+    return user_settings(client, contents, home, environ, []) + ([] if file in paths else [content])
+
+
+_OF_SERVERS: dict[ClientName, dict[str, tuple[str, ...] | None]] = {
+    "gemini": {"mcp": ("allowed", "excluded")},
+    "opencode": {"tools": None},
+}
+"""Beside the entries, what switches servers or their tools off: keys, and those of their objects that do."""
+
+
+def folder_settings(client: Client, content: Table) -> Table:
+    """What a folder's file says of servers beside their entries."""
+    found: Table = {}
+    for key, parts in _OF_SERVERS.get(client.name, {}).items():
+        value = content.get(key)
+        if isinstance(value, dict) and parts is not None:
+            value = {part: value[part] for part in parts if part in value}
+        found |= {key: value} if value else {}
+    return found

@@ -31,10 +31,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_file_reading
-from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCodeApprovals, claude_code_approvals
+from mcp_bridge.downstream.configuration.claude_code_approvals import (
+    ClaudeCodeApprovals,
+    Denials,
+    claude_code_approvals,
+)
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
-from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
+from mcp_bridge.downstream.configuration.expansion import OPENCODE_FILE, Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import claude_code_projects, git_root
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_code_settings
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
@@ -118,6 +122,13 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
         except UnexpandedError as error:
             raise UnexpandedError(f"{what} {error}") from None
 
+    def header(name: str, text: str) -> str:
+        value = of(f"headers.{name}", text)
+        if expander.empty and value != value.strip() and text == text.strip():
+            empty = f"{' and '.join(expander.empty)} {'is' if len(expander.empty) == 1 else 'are'} empty"
+            raise UnexpandedError(f"headers.{name} begins or ends with a space, because {empty}.")
+        return value
+
     def path(what: str, text: str | None) -> str | None:
         if text is None:
             return None
@@ -139,7 +150,7 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
                 spec,
                 url=None if spec.url is None else of("url" if spec.openapi is None else "base_url", spec.url),
                 openapi=None if spec.openapi is None else document(spec.openapi),
-                headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+                headers={name: header(name, value) for name, value in spec.headers.items()},
                 tls=TlsFiles(
                     path("ca_file", spec.tls.ca_file),
                     path("client_cert", spec.tls.client_cert),
@@ -223,6 +234,51 @@ def _document_files(spec: ServerSpec) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entry:
+    """An undecoded entry of a client's file.
+
+    Attributes:
+        value: The entry, together with what is beneath it.
+        file: The file that it, or its last part, is in.
+        own: The user's file that it is of, which may have other files read; None if one of a folder's could have them
+            read.
+        scripts: As `ServerSpec.scripts`.
+        borrows: Whether its command is of a file beneath, and so for other folders, too.
+    """
+
+    value: Any
+    file: Path
+    own: Path | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    borrows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What takes part of one of a client's files, or of all of the user's.
+
+    Attributes:
+        scope: Whose it is.
+        entries: Its entries by name.
+        settings: What it says of servers beside them; see `EntryContext.settings`.
+    """
+
+    scope: Scope
+    entries: dict[str, _Entry]
+    settings: Sequence[Table] = ()
+
+
+def _over(beneath: _Entry | None, entry: Any, file: Path, scripts: Mapping[str, str]) -> _Entry:
+    """A trusted folder's entry, and what it changes a part of."""
+    if beneath is None:
+        return _Entry(entry, file, scripts=scripts)
+    # What the user's part has read stays, and the folder's has nothing read.
+    own = None if any(OPENCODE_FILE in text for text in _texts(entry)) else beneath.own
+    borrows = isinstance(entry, dict) and "command" not in entry
+    return _Entry(client_file_reading.merged(beneath.value, entry), file, own, scripts, borrows)
+
+
+@dataclass(frozen=True, slots=True)
 class _Finder:
     """Finds the servers in clients' files.
 
@@ -232,6 +288,7 @@ class _Finder:
         environ: The environment.
         discovery: Receives problems and skipped servers.
         trust: The user's trust records; None for none.
+        borrowing: Receives the names and files of servers of the folder whose command is of another file.
     """
 
     cwd: Path
@@ -239,22 +296,56 @@ class _Finder:
     environ: Mapping[str, str]
     discovery: Discovery
     trust: TrustStore | None
+    borrowing: set[tuple[str, str]] = field(default_factory=set)
 
     def servers(self, client: Client) -> Iterator[ServerSpec]:
         """A client's servers, the highest precedence first, with variables expanded."""
         if client.name == "claude-code":
             yield from self._claude_code(client)
             return
+        user = self._user_part(client)
+        parts = [*self._folder_parts(client, user), user]
+        settings = [layer for part in reversed(parts) for layer in part.settings]
+        told: set[str] = set()
+        for part in parts:
+            for name, entry in part.entries.items():
+                # What is beneath an entry is in it.
+                if not (client.merges and name in told):
+                    yield self._spec(client, name, entry, settings, part.scope)
+            told.update(part.entries)
+
+    def _folder_parts(self, client: Client, user: _Part, before: Path | None = None) -> list[_Part]:
+        """What takes part of the folders' files, the nearest first; with `before`, of those beneath that file."""
+        paths = list(self._folder_paths(client))
+        if not client.merges:
+            return [part for path in paths if (part := self._folder_part(client, path, None, {})) is not None]
+        parts: list[_Part] = []
+        beneath = user.entries
+        for path in reversed(paths):
+            if path == before:
+                break
+            if (part := self._folder_part(client, path, None, beneath)) is not None:
+                parts.insert(0, part)
+                beneath = beneath | part.entries
+        return parts
+
+    def beneath(self, client: Client, file: Path) -> dict[str, _Entry]:
+        """The entries of which a folder's file of the client's can change a part."""
+        if not client.merges:
+            return {}
+        user = self._user_part(client)
+        parts = [user, *reversed(self._folder_parts(client, user, file))]
+        return {name: entry for part in parts for name, entry in part.entries.items()}
+
+    def _folder_paths(self, client: Client) -> Iterator[Path]:
+        """The files in folders, whether or not they exist, the nearest first."""
         here = self.cwd.resolve()
         root = git_root(here) if client.upward else None
         above = (folder for folder in here.parents if root is not None and folder.is_relative_to(root))
         own = {path.resolve() for path in client.user_paths(self.home, self.environ)}
         for folder in (here, *above):
-            for path in client.project_paths(folder):
-                # In the home directory, the folder's file is the user's.
-                if path.resolve() not in own:
-                    yield from self._folder_file(client, path, None)
-        yield from self.user_servers(client)
+            # In the home directory, the folder's file is the user's.
+            yield from (path for path in client.project_paths(folder) if path.resolve() not in own)
 
     def _claude_code(self, client: Client) -> Iterator[ServerSpec]:
         [user_file] = client.user_paths(self.home, self.environ)
@@ -263,81 +354,101 @@ class _Finder:
         projects = member(user, "projects", user_file, problems)
         keys = claude_code_projects(self.cwd)
         local = [part for key in keys if (part := member(projects, key, user_file, problems))]
-        for part in local:
-            for name, entry in member(part, "mcpServers", user_file, problems).items():
-                yield self._spec(client, name, entry, part, user_file, "local")
-        approvals = claude_code_approvals(local, claude_code_settings(self.home, self.environ), problems)
+
+        def own(part: Table, scope: Scope) -> _Part:
+            entries = member(part, "mcpServers", user_file, problems)
+            return _Part(scope, {name: _Entry(entry, user_file, user_file) for name, entry in entries.items()})
+
+        general = client_file_reading.read(claude_code_settings(self.home, self.environ), "json", problems)
+        approvals, denials = claude_code_approvals(local, general), Denials.of(general)
         here = self.cwd.resolve()
-        for folder in (here, *here.parents[:-1]):
-            yield from self._folder_file(client, folder / PROJECT_NAME, approvals)
-        for name, entry in member(user, "mcpServers", user_file, problems).items():
-            yield self._spec(client, name, entry, user, user_file, "user")
+        files = [folder / PROJECT_NAME for folder in (here, *here.parents[:-1])]
+        theirs = [found for file in files if (found := self._folder_part(client, file, approvals, {})) is not None]
+        for each in (*(own(part, "local") for part in local), *theirs, own(user, "user")):
+            for name, entry in each.entries.items():
+                spec = self._spec(client, name, entry, (), each.scope)
+                refused = each.scope == "project" and name in approvals.refused
+                is_off = refused or name in approvals.switched_off or denials.deny(spec)
+                yield replace(spec, enabled=False) if is_off else spec
+
+    def _user_part(self, client: Client) -> _Part:
+        problems = self.discovery.problems
+        contents = client_file_reading.user_contents(client, self.home, self.environ, problems)
+        found = client_file_reading.user_entries(client, contents, problems)
+        settings = client_file_reading.user_settings(client, contents, self.home, self.environ, problems)
+        return _Part("user", {name: _Entry(entry, path, path) for name, (entry, path) in found.items()}, settings)
 
     def user_servers(self, client: Client) -> Iterator[ServerSpec]:
-        """The user's servers. An entry of opencode's can change a part of the one that another of its files has."""
-        settings: Table = {}
-        found: dict[str, tuple[Any, Path]] = {}
-        for path in reversed(client.user_paths(self.home, self.environ)):
-            content = client_file_reading.read(path, client.syntax, self.discovery.problems)
-            settings |= content
-            for name, entry in client_file_reading.entries(client, content, path, self.discovery.problems).items():
-                before = found[name][0] if name in found and client.name == "opencode" else None
-                both = isinstance(before, dict) and isinstance(entry, dict)
-                found[name] = (before | entry if both else entry), path
-        for name, (entry, path) in found.items():
-            yield self._spec(client, name, entry, settings, path, "user")
+        """The servers of the user's files."""
+        part = self._user_part(client)
+        for name, entry in part.entries.items():
+            yield self._spec(client, name, entry, part.settings, "user")
 
-    def _spec(self, client: Client, name: str, entry: Any, settings: Table, file: Path, scope: Scope) -> ServerSpec:
+    def _spec(self, client: Client, name: str, entry: _Entry, settings: Sequence[Table], scope: Scope) -> ServerSpec:
         """An entry with its variables expanded; an error in it becomes its `problem`."""
-        context = EntryContext(name, settings, self.environ)
+        context, file = EntryContext(name, settings, self.environ), entry.file
+        if entry.borrows:
+            self.borrowing.add((name, str(file)))
         try:
-            found = shape(client.name, entry, context)
+            found = shape(client.name, entry.value, context)
             spec = shaped(decode(name, found.entry, str(file), scope), found)
         except EntryError as error:
             return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
         if spec.problem is not None:
             return spec
-        own = scope != "project"
-        workspace = self.cwd if own else folder_of(file)
-        expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)
+        workspace = self.cwd if scope != "project" else folder_of(file)
+        expander = Expander(
+            client.variables, self.environ, workspace, self.home, entry.own or file, own=entry.own is not None
+        )
         expander.used |= context.used
-        return _expanded(spec, expander)
+        return replace(_expanded(spec, expander), scripts=entry.scripts)
 
-    def _folder_file(self, client: Client, file: Path, approvals: ClaudeCodeApprovals | None) -> Iterator[ServerSpec]:
-        """The active servers of a folder's file, and those that the user has refused, which are disabled.
+    def _folder_part(
+        self, client: Client, file: Path, approvals: ClaudeCodeApprovals | None, beneath: Mapping[str, _Entry]
+    ) -> _Part | None:
+        """What takes part of a folder's file: the servers that may be used or that the user has refused, if any.
 
         Args:
             client: The client whose file it is.
             file: A file of the working directory or of a folder above it.
             approvals: The user's decisions in Claude Code, for its file.
+            beneath: The entries that those of the file change a part of, by name.
         """
         discovery, here = self.discovery, self.cwd.resolve()
         above = folder_of(file) != here
         try:
             data = read_regular(file, MAX_FILE_BYTES)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return None
         except OSError as error:
             if not (above and isinstance(error, PermissionError)):
                 problem = Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}.")
                 discovery.problems.append(problem)
-            return
+            return None
         if client.syntax == "toml" and not self._may_be_parsed(client, file, data, above=above):
-            return
+            return None
         content = client_file_reading.parse(data, file, client.syntax, discovery.problems)
         if content and file.name == PROJECT_NAME and content.get("mcpServers") is None:
             discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
-        status, reason, trusted = _trusted(client, file, data, content, self.trust)
+        written = client_file_reading.entries(client, content, file, discovery.problems)
+        under = {name: entry.value for name, entry in beneath.items()}
+        status, reason, trusted = _trusted(client, file, data, content, self.trust, under)
+        if trusted is not None:
+            taken = {
+                name: _over(
+                    beneath.get(name),
+                    entry,
+                    file,
+                    _scripts(trusted.servers.get(name), folder_of(file), trusted.files, here),
+                )
+                for name, entry in written.items()
+            }
+            return _Part("project", taken, [content])
         meant = not above or _only_user_writable(file)
-        unapproved = []
-        for name, entry in client_file_reading.entries(client, content, file, discovery.problems).items():
-            if approvals is not None and name in approvals.refused:
-                yield replace(self._spec(client, name, entry, content, file, "project"), enabled=False)
-            elif trusted is not None:
-                spec = self._spec(client, name, entry, content, file, "project")
-                yield replace(spec, scripts=_scripts(trusted.servers.get(name), folder_of(file), trusted.files, here))
-            elif approvals is not None and meant and approvals.allow(name):
-                yield self._spec(client, name, entry, content, file, "project")
+        taken, unapproved = {}, []
+        for name, entry in written.items():
+            if approvals is not None and (name in approvals.refused or (meant and approvals.allow(name))):
+                taken[name] = _Entry(entry, file)
             elif _can_be_used(entry):
                 unapproved.append(name)
                 approved = "neither approved in Claude Code nor" if approvals is not None else "not"
@@ -345,8 +456,9 @@ class _Finder:
                     f"it comes with the folder: {approved} trusted (`{trust_command(file, above=above)}`)."
                 )
                 discovery.skipped.append(Skipped(name, str(file), reason_left_out))
-        if unapproved:
+        if unapproved or beneath.keys() & written.keys() or client_file_reading.folder_settings(client, content):
             discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
+        return _Part("project", taken)
 
     def _may_be_parsed(self, client: Client, file: Path, data: bytes, *, above: bool) -> bool:
         """Whether a folder's TOML is trusted. If not, its servers have no names: it is ignored as a whole.
@@ -359,11 +471,21 @@ class _Finder:
         return status == "trusted"
 
 
-def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]:
+def entries_beneath(
+    client: Client, file: Path, *, environ: Mapping[str, str], home: Path, trust: TrustStore
+) -> dict[str, Any]:
+    """The undecoded entries, by name, of which a folder's file can change a part: the user's and trusted folders'."""
+    finder = _Finder(folder_of(file), home, environ, Discovery(), trust)
+    return {name: entry.value for name, entry in finder.beneath(client, file).items()}
+
+
+def folder_table(
+    client: Client, content: Table, file: Path, beneath: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Table]:
     """The part of a folder's file that is used: `mcpServers`, its servers in Claude Code's shape.
 
     The folder's own path is put in, so that the files that commands name are seen. No variable of the environment is:
-    trust is in the text.
+    trust is in the text. An entry has what it changes a part of: `beneath`, as `entries_beneath` finds it.
     """
     if client.name == "claude-code":
         return project_table(content)
@@ -376,9 +498,10 @@ def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]
             return value
 
     servers: Table = {}
-    for name, entry in client_file_reading.entries(client, content, file, []).items():
+    for name, part in client_file_reading.entries(client, content, file, []).items():
+        entry = client_file_reading.merged(beneath.get(name), part)
         try:
-            flat = dict(shape(client.name, entry, EntryContext(name, content, {})).entry)
+            flat = dict(shape(client.name, entry, EntryContext(name, (), {})).entry)
         except EntryError:
             servers[name] = entry
             continue
@@ -403,7 +526,12 @@ class _Trusted(NamedTuple):
 
 
 def _trusted(
-    client: Client, file: Path, data: bytes, content: Table, trust: TrustStore | None
+    client: Client,
+    file: Path,
+    data: bytes,
+    content: Table,
+    trust: TrustStore | None,
+    beneath: Mapping[str, Any],
 ) -> tuple[Status, str | None, _Trusted | None]:
     """Whether a folder's file is trusted, why that can't be told, and what it has. Of another, no entry is decoded."""
     if trust is None:
@@ -411,7 +539,7 @@ def _trusted(
     status, reason = trust.status(file, data)
     if status != "trusted":
         return status, reason, None
-    table = folder_table(client, content, file)
+    table = folder_table(client, content, file, beneath)
     try:
         whole = content_of(file, data, table)
     except BridgeError as error:
@@ -622,7 +750,10 @@ def discover(
         # A file in a parent folder configures other folders, too.
         from_above = configured.scope == "project" and folder_of(Path(file)) != cwd.resolve()
         if safe_directory is not None and (
-            configured.scope == "user" or from_above or (for_every_folder and configured.scope == "config")
+            configured.scope == "user"
+            or from_above
+            or (name, file) in finder.borrowing
+            or (for_every_folder and configured.scope == "config")
         ):
             discovery.servers[name] = isolate_runner(configured, safe_directory)
         else:

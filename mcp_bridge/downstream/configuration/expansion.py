@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mcp_bridge.downstream.configuration.known_clients import Variables
 
@@ -29,10 +29,18 @@ _EDITOR = re.compile(r"\$\{([^{}]*)\}")
 _GEMINI = re.compile(r"\$(?:(\w+)|\{([^}]+?)(?::-([^}]*))?\})")
 _OPENCODE = re.compile(r"\{(env|file):([^{}]+)\}")
 
+OPENCODE_FILE = "{file:"
+"""What a text of opencode's has that is to have a file read."""
+
 _MAX_FILE_BYTES = 64 << 10
 """Size limit of a file that opencode's `{file:path}` names: it holds one value, such as a key."""
 
-_ONLY_THE_EDITOR = ("input:", "config:", "command:", "file", "relativeFile", "selectedText", "lineNumber", "execPath")
+_ONLY_THE_EDITOR = (
+    *("input:", "config:", "command:", "file", "relativeFile", "selectedText", "lineNumber", "columnNumber"),
+    # Of several folders that are open, the one of this name.
+    *("workspaceFolder:", "workspaceFolderBasename:", "cwd:"),
+    *("execPath", "defaultBuildTask", "extensionInstallFolder:"),
+)
 """Beginnings of the editors' variables that have no value outside of the editor."""
 
 
@@ -80,6 +88,8 @@ class Expander:
         self._own = own
         self.used: set[str] = set()
         """The environment variables whose values were put in."""
+        self.empty: list[str] = []
+        """What was empty of the text that was expanded last."""
 
     def __call__(self, text: str) -> str:
         """The expanded text.
@@ -87,17 +97,28 @@ class Expander:
         Raises:
             UnexpandedError: A variable has no value here.
         """
+        self.empty = []
         match self._variables:
             case "none":
                 return text
             case "braces":
-                return _BRACES.sub(self._braces, text)
+                return self._filled(text, _BRACES, self._braces)
             case "editor" | "windsurf":
-                return _EDITOR.sub(self._editor, text)
+                return self._filled(text, _EDITOR, self._editor)
             case "gemini":
-                return _GEMINI.sub(self._gemini, text)
+                return self._filled(text, _GEMINI, self._gemini)
             case "opencode":
-                return _OPENCODE.sub(self._opencode, text)
+                return self._filled(text, _OPENCODE, self._opencode)
+
+    def _filled(self, text: str, written: re.Pattern[str], value_of: Callable[[re.Match[str]], str]) -> str:
+        def value(match: re.Match[str]) -> str:
+            found = value_of(match)
+            if not found:
+                # Without a default, which may be a secret.
+                self.empty.append(match.group().partition(":-")[0].strip("${}").removeprefix("env:"))
+            return found
+
+        return written.sub(value, text)
 
     def _environment(self, name: str) -> str | None:
         value = self._environ.get(name)

@@ -49,6 +49,7 @@ class InheritedEnvironment:
             for name, value in self.variables.items()
             if not name.startswith(OWN_PREFIX)
             and name not in self.withheld
+            and name not in spec.unset
             and all(passes(choice, name) for choice in choices)
         }
         if "PATH" in variables:

@@ -42,6 +42,9 @@ class Client:
         project_files: Its files in a folder, the highest precedence first, likewise; each is in
             `mcp_bridge.workspace.folder_content.CLIENT_FILES`, or in its `SERVERS_DIRECTORY`.
         upward: Whether its files in the folders above count too, up to the root of the git repository.
+        merges: Whether an entry of one file changes a part of the one that a file beneath has: the user's files are
+            beneath a folder's, and those of a folder above beneath those of one in it.
+        switches: The user's file of servers that are switched off, from a directory as in `user_files`; or none.
         syntax: What its files are written in.
         variables: How it expands variables.
     """
@@ -53,6 +56,8 @@ class Client:
     new_file: str = ""
     project_files: tuple[str, ...] = ()
     upward: bool = False
+    merges: bool = False
+    switches: str = ""
     syntax: Syntax = "json"
     variables: Variables = "none"
 
@@ -72,6 +77,12 @@ class Client:
             if pattern.name == _ALL:
                 yield pattern.parent
             yield from _expanded(pattern)
+        if (switches := self.switches_path(home, environ)) is not None:
+            yield switches
+
+    def switches_path(self, home: Path, environ: Mapping[str, str]) -> Path | None:
+        """The path of the file of servers that are switched off, whether or not it exists."""
+        return _path(self.switches, home, environ) if self.switches else None
 
     @property
     def is_program(self) -> bool:
@@ -163,6 +174,7 @@ _CLIENTS = (
         servers=("mcp_servers",),
         project_files=(".codex/config.toml",),
         upward=True,
+        merges=True,
         syntax="toml",
     ),
     Client(
@@ -170,6 +182,7 @@ _CLIENTS = (
         "Gemini CLI",
         ("{gemini}/.gemini/settings.json",),
         project_files=(".gemini/settings.json",),
+        switches="{gemini}/.gemini/mcp-server-enablement.json",
         syntax="commented json",
         variables="gemini",
     ),
@@ -185,6 +198,7 @@ _CLIENTS = (
         new_file="{config}/opencode/opencode.json",
         project_files=("opencode.jsonc", "opencode.json"),
         upward=True,
+        merges=True,
         syntax="jsonc",
         variables="opencode",
     ),

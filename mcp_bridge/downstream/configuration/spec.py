@@ -90,6 +90,7 @@ class ServerSpec:
         command: The executable, looked up on the PATH of the child's environment.
         args: The command's arguments.
         env: Variables in addition to those passed on from the bridge's environment.
+        unset: Variables of the bridge's environment that aren't passed on, whatever `env_pass` says.
         env_pass: Which variables of the bridge's environment are passed on; None for the setting's value.
         cwd: The working directory, or None for the bridge's.
         url: The address of a remote server, whose query may contain a secret; or the one that a service's operations
@@ -122,6 +123,7 @@ class ServerSpec:
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
     env_pass: EnvPass | None = None
     cwd: str | None = None
     url: str | None = None
@@ -156,7 +158,7 @@ class ServerSpec:
         """What makes it the server that it is, whatever it is called. Entries with the same are one server."""
         env, headers = tuple(sorted(self.env.items())), tuple(sorted(self.headers.items()))
         document = None if self.openapi is None else (self.openapi.location, self.openapi.operations)
-        return self.is_remote, self.command, self.args, env, self.cwd, self.url, document, headers
+        return self.is_remote, self.command, self.args, env, self.unset, self.cwd, self.url, document, headers
 
     @property
     def is_remote(self) -> bool:
@@ -189,6 +191,8 @@ class ServerSpec:
         ]
         if self.include_tools is not None or self.exclude_tools:
             identity.append([self.include_tools, self.exclude_tools])
+        if self.unset:
+            identity.append(["unset", *self.unset])
         if self.openapi is not None:
             identity.append([self.openapi.location, self.openapi.operations, sorted(self.openapi.credentials)])
         if self.scripts:

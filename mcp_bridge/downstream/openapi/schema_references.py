@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -33,7 +34,7 @@ _MAX_CHAIN = 50
 """References in a row, each to the next."""
 
 _MAX_HEIRS = 100
-"""Of one schema. Where there are more, it is its base: what they add, anything fits."""
+"""Of one schema. Where there are more, it may have any further properties."""
 
 _ANNOTATIONS = frozenset(
     {"title", "summary", "description", "default", "deprecated", "example", "examples", "externalDocs", "xml"}
@@ -57,6 +58,7 @@ class SchemaReferences:
         self._references = references
         self._is_30 = is_30
         self._known: dict[tuple[Place, bool], Node] = {}
+        self._has_base: dict[Place, bool] = {}
 
     def written(self, node: Node) -> Node:
         """A schema that is a reference, with annotations at most; or one that is none, whose heirs are told."""
@@ -71,8 +73,10 @@ class SchemaReferences:
         place = self._references.target(reference, node.uri)
         if _AS_BASE not in node.value:
             return place, False
-        found = self._references.look_up(reference, node.uri).value
-        return place, _reference(found) is not None or self._is_parent(found, place)
+        if place not in self._has_base:
+            found = self._references.look_up(reference, node.uri).value
+            self._has_base[place] = _other_name_of(found) is not None or self._is_parent(found, place)
+        return place, self._has_base[place]
 
     def followed(self, node: Node) -> Node:
         """What a reference leads to.
@@ -88,7 +92,7 @@ class SchemaReferences:
             found = self._with_what_is_beside(self._references.look_up(node.value["$ref"], node.uri))
             if is_base and _reference(found.value) is not None:
                 found = Node(found.value | {_AS_BASE: True}, found.uri)
-            elif parts := _list(found.value, "allOf"):
+            elif (parts := _list(found.value, "allOf")) and (is_base or self._inherits(found, place)):
                 found = Node(found.value | {"allOf": [_as_base(part) for part in parts]}, found.uri)
             self._known[target] = self._with_heirs(found, place, is_base=is_base)
         return self._known[target]
@@ -125,11 +129,7 @@ class SchemaReferences:
         if self._is_30 or _reference(node.value) is None:
             return node
         value: Json = node.value
-        counting = {
-            key: each
-            for key, each in value.items()
-            if key not in _ANNOTATIONS and key != "$ref" and not key.startswith("x-")
-        }
+        counting = {key: each for key, each in value.items() if key != "$ref" and _says_more(key)}
         if counting.keys() <= {"type"}:
             # What it leads to has a type of its own.
             return node
@@ -149,6 +149,16 @@ class SchemaReferences:
             return False
         return any(self._place(Node(each, place[0])) in heirs for each in _listed(value))
 
+    def _inherits(self, node: Node, place: Place) -> bool:
+        """Whether a schema adds something to its parts, or its only part names it as an heir."""
+        other = _other_name_of(node.value)
+        if other is None:
+            return True
+        parent = self._place(Node(other, node.uri))
+        if parent is None:
+            return False
+        return place in self._named_by(self._references.look_up(_address(parent), node.uri), parent)
+
     def _with_heirs(self, node: Node, place: Place | None, *, is_base: bool = False) -> Node:
         """A schema without what JSON Schema has no word for: its discriminator.
 
@@ -164,6 +174,8 @@ class SchemaReferences:
         heirs = [] if is_base or listed else self._heirs_of(node, place)
         if not is_base and not listed and not heirs:
             return Node(own, node.uri)
+        if len(heirs) > _MAX_HEIRS:
+            return Node(own | {"additionalProperties": True}, node.uri)
         if own.get("additionalProperties") is False:
             # It would refuse what each of the heirs adds. This is what is meant, and which only the service checks.
             own["unevaluatedProperties"] = own.pop("additionalProperties")
@@ -179,18 +191,17 @@ class SchemaReferences:
         return Node(told | {"anyOf": choice}, node.uri)
 
     def _heirs_of(self, node: Node, place: Place | None) -> list[Place]:
-        """Where the heirs of a schema are, and theirs; none if there are too many."""
+        """Where the heirs of a schema are, and theirs; if there are too many, not all of them."""
         found: dict[Place, None] = {}
         waiting = deque([(node, place)])
-        while waiting:
+        while waiting and len(found) <= _MAX_HEIRS:
             here, where = waiting.popleft()
             for heir in self._named_by(here, where):
-                if heir == place or heir in found:
-                    continue
-                found[heir] = None
                 if len(found) > _MAX_HEIRS:
-                    return []
-                waiting.append((self._references.look_up(_address(heir), here.uri), heir))
+                    break
+                if heir != place and heir not in found:
+                    found[heir] = None
+                    waiting.append((self._references.look_up(_address(heir), here.uri), heir))
         return list(found)
 
     def _named_by(self, node: Node, place: Place | None) -> Iterator[Place]:
@@ -218,22 +229,37 @@ class SchemaReferences:
 
     @cached_property
     def _heirs(self) -> dict[Place, dict[Place, None]]:
-        """Where the schemas are whose `allOf` names another, by that other's place."""
+        """Where the schemas are whose `allOf` names another and that add something to it, by that other's place."""
         found: dict[Place, dict[Place, None]] = {}
         for uri, document in self._references.documents.items():
             components = document.get("components") if isinstance(document, dict) else None
             schemas = components.get("schemas") if isinstance(components, dict) else None
             for name, schema in schemas.items() if isinstance(schemas, dict) else ():
                 heir = (uri, f"/components/schemas/{quote(name.replace('~', '~0').replace('/', '~1'))}")
-                for part in _list(self._with_what_is_beside(Node(schema, uri)).value, "allOf"):
-                    if (parent := self._place(Node(part, uri))) is not None:
-                        found.setdefault(parent, {})[heir] = None
+                value = self._with_what_is_beside(Node(schema, uri)).value
+                for part in _list(value, "allOf") if _other_name_of(value) is None else ():
+                    if (reference := _reference(part)) is not None:
+                        with suppress(DocumentError):
+                            found.setdefault(self._references.target(reference, uri), {})[heir] = None
         return found
 
 
 def _reference(value: Any) -> str | None:
     reference = value.get("$ref") if isinstance(value, dict) else None
     return reference if isinstance(reference, str) else None
+
+
+def _says_more(key: str) -> bool:
+    return key not in _ANNOTATIONS and not key.startswith("x-")
+
+
+def _other_name_of(value: Any) -> Json | None:
+    """What a schema only is another name of: a reference with annotations, by itself or as the only part."""
+    if _reference(value) is not None:
+        return value  # type: ignore[no-any-return]
+    parts = _list(value, "allOf")
+    is_other = len(parts) == 1 and not any(map(_says_more, value.keys() - {"allOf", "type"}))
+    return parts[0] if is_other and _reference(parts[0]) is not None else None
 
 
 def _as_base(part: Any) -> Any:

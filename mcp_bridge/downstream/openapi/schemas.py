@@ -2,7 +2,7 @@
 
 A schema of OpenAPI 3.0 is nearly JSON Schema (`nullable`, `exclusiveMinimum` as a boolean), one of 3.1 is. What a
 request may not have (`readOnly`) and an answer doesn't (`writeOnly`) is left out. A schema that is too large is cut:
-beyond the limit, anything fits. What the service accepts is its own decision anyway.
+what fits beyond the limit, the service alone decides (`LEFT_OUT`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT
 from mcp_bridge.downstream.openapi.document_references import Node, last_name
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 
@@ -38,6 +39,12 @@ _PLAIN = frozenset(
 _ONE = frozenset({"items", "not", "additionalProperties", "if", "then", "else", "contains", "propertyNames"})
 _MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+
+_ANNOTATIONS = frozenset({"title", "description", "default", "deprecated"})
+"""Of the plain ones, those that refuse no value."""
+
+_UNUSED = frozenset({"unevaluatedProperties", "unevaluatedItems", "additionalItems", "dependencies", "$dynamicRef"})
+"""Keywords that aren't converted, and refuse values."""
 
 _CONDITIONS = frozenset({"oneOf", "anyOf", "not", "if", "patternProperties", "dependentSchemas", "minProperties"})
 """Keywords that say more of an object than which properties it has."""
@@ -85,6 +92,8 @@ class SchemaSet:
     def __init__(self, references: SchemaReferences, direction: Direction, limit: int) -> None:
         self._references = references
         self._hidden = "readOnly" if direction == "request" else "writeOnly"
+        # Answers are held against no schema.
+        self._left_out: Json = {LEFT_OUT: True} if direction == "request" else {}
         self._left = limit
         self._names: dict[tuple[Place, bool], str] = {}
         self._hidden_in: dict[int, frozenset[str]] = {}
@@ -103,7 +112,7 @@ class SchemaSet:
                 self._definitions[name] = self._converted(node, 0)
             except DocumentError:
                 # Of half of a document's schemas, no operation depends on each part.
-                self._definitions[name] = {}
+                self._definitions[name] = dict(self._left_out)
         return self._definitions
 
     def _converted(self, node: Node, depth: int) -> Any:
@@ -111,7 +120,7 @@ class SchemaSet:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._left <= 0:
-            return {}
+            return dict(self._left_out)
         self._left -= 8
         node = self._references.written(node)
         schema = node.value
@@ -131,6 +140,8 @@ class SchemaSet:
         # In 3.0 they are ignored, and nobody writes them to have them ignored.
         beside = {key: value for key, value in schema.items() if key in {"description", "default", "deprecated"}}
         out |= self._keywords(Node(beside, node.uri), beside, depth)
+        if not schema.keys().isdisjoint((_PLAIN | _ONE | _MANY | _NAMED | _UNUSED) - _ANNOTATIONS):
+            out |= self._left_out
         self._left -= len(name) + 16
         return self._with_null(out, schema)
 
@@ -155,6 +166,7 @@ class SchemaSet:
                 self._left -= len(key) + 6 + (len(value) if isinstance(value, str) else 0)
             elif key in _ONE:
                 if key == "items" and isinstance(value, list):
+                    out |= self._left_out
                     continue
                 out[key] = self._converted(Node(value, node.uri), depth + 1)
             elif key in _MANY and isinstance(value, list) and value:
@@ -166,6 +178,8 @@ class SchemaSet:
                     if not self._is_hidden(Node(each, node.uri))
                 }
                 self._left -= sum(len(str(name)) + 6 for name in value)
+            elif key in _UNUSED:
+                out |= self._left_out
         self._require_what_is_there(out, node)
         return self._mended(out)
 
@@ -218,6 +232,7 @@ class SchemaSet:
                     out[name] = out.pop(bound)
         if isinstance(enum := out.get("enum"), list) and len(enum) > _MAX_ENUM:
             del out["enum"]
+            out |= self._left_out
         # In 3.0, `format` says what is a file; as JSON, a file is its base64.
         if out.get("format") in {"binary", "byte"} and out.get("type") == "string":
             del out["format"]

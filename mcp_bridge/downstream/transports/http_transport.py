@@ -298,6 +298,11 @@ class HttpTransport:
 
     # Sending.
 
+    @property
+    def post_address(self) -> httpx2.URL:
+        """Where messages to the server go."""
+        return self._address
+
     def start(self, function: Any, *args: Any) -> None:
         """Run a task of this connection."""
         assert self._tasks is not None  # noqa: S101 - entered
@@ -355,7 +360,7 @@ class HttpTransport:
         method: str,
         attempt: Attempt,
         *,
-        url: str | httpx2.URL | None = None,
+        url: httpx2.URL | None = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[httpx2.Response]:
@@ -443,7 +448,7 @@ class HttpTransport:
         Raises:
             RequestFailedError: There was no response, or a refusal.
         """
-        async with self.fetch("POST", post.attempt, content=body, headers=headers) as response:
+        async with self.fetch("POST", post.attempt, url=self.post_address, content=body, headers=headers) as response:
             if response.status_code == HTTPStatus.ACCEPTED:
                 return RemoteFailure("bad_answer", "accepted the request without a result", response.status_code)
             if not response.is_success:
@@ -576,7 +581,7 @@ class HttpTransport:
         body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         with anyio.move_on_after(_MESSAGE_TIMEOUT):
             try:
-                async with self.fetch("POST", Attempt(), content=body) as response:
+                async with self.fetch("POST", Attempt(), url=self.post_address, content=body) as response:
                     return bool(response.is_success)
             except (RequestFailedError, BridgeError) as error:
                 logger.debug("server %r didn't take a message: %s", self._spec.name, error)

@@ -31,7 +31,7 @@ _STREAM_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
 class SseTransport(HttpTransport):
     """As `HttpTransport`, for the transport that came before it."""
 
-    _endpoint: str | None = None
+    _endpoint: httpx2.URL | None = None
 
     async def started(self) -> None:
         """Open the stream and wait for the address of messages. The caller bounds the wait.
@@ -46,6 +46,12 @@ class SseTransport(HttpTransport):
             raise result
 
     @property
+    def post_address(self) -> httpx2.URL:
+        """The address that the stream has named."""
+        assert self._endpoint is not None  # noqa: S101 - started
+        return self._endpoint
+
+    @property
     def in_session(self) -> bool:
         """Always: the session is in the address."""
         return True
@@ -53,7 +59,7 @@ class SseTransport(HttpTransport):
     async def end_session(self) -> None:
         """Nothing: the session ends with its stream."""
 
-    async def _read_stream(self, *, task_status: TaskStatus[str | Exception]) -> None:
+    async def _read_stream(self, *, task_status: TaskStatus[httpx2.URL | Exception]) -> None:
         """Read the stream until it ends. What goes wrong before the address is the task's status."""
         try:
             async with self.fetch("GET", Attempt(), headers=_STREAM_HEADERS) as response:
@@ -69,14 +75,14 @@ class SseTransport(HttpTransport):
             if self._endpoint is None:
                 task_status.started(error)
 
-    async def _named_endpoint(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> str:
+    async def _named_endpoint(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> httpx2.URL:
         problem = "ended the stream before it named the address of messages"
         try:
             async for event in events:
                 if event.event == "endpoint":
                     endpoint = urljoin(self.url, event.data)
                     if url_problem(endpoint) is None and _origin(endpoint) == _origin(self.url):
-                        return endpoint
+                        return httpx2.URL(endpoint)
                     problem = "named an address of messages that isn't its own"
                     break
         except (httpx2.HTTPError, httpx2.StreamError, OSError):
@@ -106,8 +112,7 @@ class SseTransport(HttpTransport):
             RequestFailedError: As `HttpTransport.attempt`.
         """
         del opens
-        assert self._endpoint is not None  # noqa: S101 - started
-        async with self.fetch("POST", post.attempt, url=self._endpoint, content=body, headers=headers) as response:
+        async with self.fetch("POST", post.attempt, url=self.post_address, content=body, headers=headers) as response:
             if not response.is_success:
                 return await self.refused(response, post)
         # Ended by the scope of the request: when it is answered, or nobody waits for it any more.

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
+from mcp_bridge.kernel.json_parsing import MAX_PARSED_CHARS, NotJSONError, parsed
 from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.language import program_warnings
+from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 from mcp_bridge.lookalikes import resembled
 from mcp_bridge.near_names import nearest
@@ -17,7 +19,6 @@ from mcp_bridge.offload import off_loop, on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from mcp_bridge.kernel.language.format_faults import Fault
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
@@ -35,6 +36,9 @@ MAX_DESCRIPTION_CHARS = 1000
 
 MAX_NAME_CHARS = 1000
 """Longest name of a program."""
+
+MAX_FAULTS_LISTED = 10
+"""Most faults in the message of an invalid program; its details have all."""
 
 MAX_NAMES_LISTED = 20
 """Most names in the error for an unknown program."""
@@ -70,33 +74,39 @@ class ProgramLibrary:
         """Find a program by its name, or parse one.
 
         Args:
-            requested: A name, or a program as JSON.
+            requested: A name, or a program as JSON. Models also give the program as a text of JSON: it is parsed where
+                no program has that text for its name.
             principal: Whose saved programs are searched.
 
         Raises:
             BridgeError: `unknown_program`; `invalid_program` with all faults; `programs_too_large`.
         """
         if isinstance(requested, str):
-            if requested in self.operators:
-                return Found(self.operators[requested], "operator")
-            if len(requested) > MAX_NAME_CHARS:
-                raise BridgeError(
-                    "unknown_program",
-                    f"There is no program {requested[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters.",
-                )
-            if (saved := await self.store.program(principal, requested)) is not None:
-                return Found(await off_loop(saved.data, parse_saved, saved), "agent")
-            names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
-            close = nearest(requested, names)
-            hint = f"Did you mean {', '.join(close)}?" if close else _names(names)
-            raise BridgeError("unknown_program", f"There is no program {requested[:100]!r}.", hint=hint, nearest=close)
-
+            if (named := await self._named(requested, principal)) is not None:
+                return named
+            if not is_written_out(requested):
+                raise await self._unknown(requested, principal)
+            requested = await off_loop(requested, _read_text, requested)
         try:
             return Found(await self._read(requested, principal), "agent")
         except programs.InvalidProgramError as exc:
-            faults = [fault._asdict() for fault in exc.faults]
-            listed = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
-            raise BridgeError("invalid_program", f"The program is not valid: {listed}.", faults=faults) from None
+            raise _invalid(exc.faults) from None
+
+    async def _named(self, name: str, principal: str) -> Found | None:
+        if name in self.operators:
+            return Found(self.operators[name], "operator")
+        if len(name) > MAX_NAME_CHARS or (saved := await self.store.program(principal, name)) is None:
+            return None
+        return Found(await off_loop(saved.data, parse_saved, saved), "agent")
+
+    async def _unknown(self, name: str, principal: str) -> BridgeError:
+        if len(name) > MAX_NAME_CHARS:
+            message = f"There is no program {name[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters."
+            return BridgeError("unknown_program", message)
+        names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
+        close = nearest(name, names)
+        hint = f"Did you mean {', '.join(close)}?" if close else _names(names)
+        return BridgeError("unknown_program", f"There is no program {name[:100]!r}.", hint=hint, nearest=close)
 
     async def _read(self, data: Any, principal: str) -> Program:
         """Parse a program, with the programs that its steps run by name. The operator's programs take precedence.
@@ -289,6 +299,37 @@ def parse_saved(saved: SavedProgram) -> Program:
         raise BridgeError(
             "bad_state", f"The program {saved.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
         ) from None
+
+
+def is_written_out(text: str) -> bool:
+    """Whether a text that stands for a program is meant to be the program, and not its name."""
+    stripped = text.strip()
+    return stripped.startswith(("{", "[", "`")) or "\n" in stripped
+
+
+def _read_text(text: str) -> dict[str, Any]:
+    """The program of a text of JSON.
+
+    Raises:
+        BridgeError: `invalid_program`.
+    """
+    try:
+        data = parsed(text)
+    except NotJSONError:
+        data = None
+    if isinstance(data, dict):
+        return data
+    message = (
+        f"this text is no JSON object of at most {MAX_PARSED_CHARS} characters: a program is an object, or the name of "
+        "a saved one"
+    )
+    raise _invalid([Fault("", "not_json", message)])
+
+
+def _invalid(faults: Sequence[Fault]) -> BridgeError:
+    listed = "; ".join(map(str, faults[:MAX_FAULTS_LISTED])) + ("; …" if len(faults) > MAX_FAULTS_LISTED else "")
+    rows = [fault._asdict() for fault in faults]
+    return BridgeError("invalid_program", f"The program is not valid: {listed}.", faults=rows)
 
 
 def named_programs(data: Any) -> set[str]:

@@ -36,6 +36,9 @@ SDK_ATTRIBUTES = frozenset(
 )  # fmt: skip
 """Attributes of the SDK's result objects, which plain data doesn't have."""
 
+SAVED_TOOLS = "mcp.tools."
+"""Begins the file names of functions that scripts have kept."""
+
 OF_DICTS = frozenset({"get", "items", "keys", "pop", "update", "values"})
 """Methods of dictionaries that strings don't have."""
 
@@ -96,7 +99,7 @@ def _advice(exc: BaseException, world: World) -> str | None:
     if failure is None:
         return None
     if type(exc) is NameError:
-        return undefined_names.unknown(exc.name, world) if failure.is_innermost else None
+        return _unknown_name(exc, failure, world)
     # Python's own error names the file apart: it has had that fetched which is read.
     if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
         return text
@@ -104,6 +107,18 @@ def _advice(exc: BaseException, world: World) -> str | None:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, world))
     return None
+
+
+def _unknown_name(exc: NameError, failure: Failure, world: World) -> str | None:
+    if failure.is_innermost:
+        return undefined_names.unknown(exc.name, world)
+    tool = failure.last_file.removeprefix(SAVED_TOOLS)
+    if tool == failure.last_file or not exc.name:
+        return None
+    return (
+        f"`{tool}` is a function kept by `runtime.save_tool`, which has nothing of the script that kept it: "
+        f"save it again, and import or define `{exc.name}` inside it."
+    )
 
 
 def _unfetched(said: str) -> str | None:

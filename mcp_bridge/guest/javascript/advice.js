@@ -46,11 +46,21 @@ const PYTHONS = { print: 'console.log(...)', None: 'null', True: 'true', False: 
 
 const python = (runsBoth) => (runsBoth ? 'Python runs with the tool run_python' : "Python doesn't run here");
 
+// A function that is kept has nothing of the script that kept it.
+function notKept(saved, name, aliases) {
+  const inside = aliases.includes(name) ? `const { ${name} } = await import("mcp/servers")` : `const ${name} = ...`;
+  return `'${saved}' was kept by runtime.save_tool, without the names of its script; write inside it, and save it again: ${inside}`;
+}
+
 // `start` is what the host has sent of the script; `inputs` knows which files of the operator's there aren't.
 function advice(error, servers, exported, start, inputs) {
   const inSession = start.cell > 0;
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
+  // Loaded late: most scripts don't fail.
+  const { ofForeignCode } = require('./foreign_code');
+  const foreign = ofForeignCode(error, message, aliases, exported);
+  if (foreign !== null) return foreign;
   let found = /^The requested module '(mcp[\w/]*)' does not provide an export named '([^']+)'/.exec(message);
   if (found !== null) {
     const [, module, name] = found;
@@ -72,6 +82,8 @@ function advice(error, servers, exported, start, inputs) {
   found = /^(\w+) is not defined$/.exec(message);
   if (found !== null) {
     const [, name] = found;
+    const [, saved] = /^[^\n]*\n\s+at [^\n]*\bmcp\.tools\.([\w$]+):/.exec(error.stack) ?? [];
+    if (saved !== undefined) return notKept(saved, name, aliases);
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     if (name === 'programs' || name === 'traces') return `write: import { ${name} } from "mcp"`;
     if (builtinModules.includes(name)) return `write: import ${name} from "node:${name}"`;

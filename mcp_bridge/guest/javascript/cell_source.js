@@ -206,4 +206,4 @@ function asWritten(text) {
   return text.replaceAll(`${HANDLE}.import`, 'import').replaceAll(`${HANDLE}.meta`, 'import.meta').replace(FUNCTION, '');
 }
 
-module.exports = { FUNCTION, asWritten, cellSource };
+module.exports = { FUNCTION, asWritten, bound, cellSource };

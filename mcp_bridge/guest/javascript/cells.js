@@ -153,8 +153,12 @@ class Session {
 
   #prepareNode() {
     process.setUncaughtExceptionCaptureCallback((error) => {
-      if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
-      else if (!this.#isOfEarlierCell()) this.#fail(error);
+      try {
+        if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
+        else if (!this.#isOfEarlierCell()) this.#fail(error);
+      } catch (second) {
+        this.#fail(second);
+      }
     });
     process.on('unhandledRejection', (reason, promise) => {
       const cell = lines.cellOf(promise);

@@ -164,4 +164,4 @@ function described(error, advice) {
   }
 }
 
-module.exports = { SCRIPT, cut, described, lineOf, source, trimStacks };
+module.exports = { SCRIPT, cut, described, lineOf, placeIn, source, trimStacks };

@@ -63,7 +63,7 @@ class Execution {
     if (this.#start.is_dry) planned.prepare((error) => this.#endDry(error));
     lines.follow();
     this.#modules.offer(text);
-    import(SCRIPT).then(() => this.#ended(), (error) => this.#fail(error));
+    import(SCRIPT).then(() => this.#ended(), (error) => this.#rejected(error));
   }
 
   // What scripts find besides Node's own, and what happens when they end.
@@ -76,11 +76,7 @@ class Execution {
       Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
     }
     Object.defineProperty(globalThis, KEEP, { value: (value) => { this.#value = value; } });
-    process.setUncaughtExceptionCaptureCallback((error) => {
-      // As without us: the script's own handlers come first.
-      if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
-      else this.#fail(error);
-    });
+    process.setUncaughtExceptionCaptureCallback((error) => this.#uncaught(error, 'uncaughtException'));
     const { exit, emit } = process;
     process.exit = (code) => {
       this.#hasLeft = true;
@@ -97,7 +93,32 @@ class Execution {
     try {
       // `main()` as the last line: its outcome is the script's.
       if (util.types.isPromise(this.#value)) this.#value = await this.#value;
-      this.#state = 'ended';
+    } catch (error) {
+      const promise = this.#value;
+      this.#value = undefined;
+      if (process.listenerCount('unhandledRejection') === 0) this.#rejected(error);
+      else this.#handled(() => process.emit('unhandledRejection', error, promise));
+    }
+    if (this.#state === 'running') this.#state = 'ended';
+  }
+
+  // Its top level has failed, and so is done.
+  #rejected(error) {
+    this.#state = 'ended';
+    process.emit('uncaughtExceptionMonitor', error, 'unhandledRejection');
+    this.#uncaught(error, 'unhandledRejection');
+  }
+
+  // As without us: the script's own handlers come first, and it goes on after them.
+  #uncaught(error, origin) {
+    if (process.listenerCount('uncaughtException') === 0) this.#fail(error);
+    else this.#handled(() => process.emit('uncaughtException', error, origin));
+  }
+
+  // An error of a handler ends the script.
+  #handled(emit) {
+    try {
+      emit();
     } catch (error) {
       this.#fail(error);
     }

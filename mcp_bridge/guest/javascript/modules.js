@@ -18,9 +18,10 @@ class Modules {
     const { Trace, StepView } = programs;
     const made = programs.modules(calls);
     const governed = { programs: made.programs.object, traces: made.traces.object };
-    const mcp = { servers: servers.proxy, runtime, ...governed, ...ERRORS, ...displays };
     const by = (key) => Object.fromEntries(servers.list.map((server) => [server[key], server.proxy]));
     const byAlias = by('alias');
+    // Servers too: that is often written.
+    const mcp = { ...byAlias, servers: servers.proxy, runtime, ...governed, ...ERRORS, ...displays };
     this.mcp = mcp;
     this.exported = {
       // A name may be none of a variable: `import { "my-server" as server }`.
@@ -28,8 +29,7 @@ class Modules {
       'mcp/runtime': { ...functions, ...ERRORS, default: runtime },
       'mcp/programs': { ...made.programs.functions, Trace, StepView, default: governed.programs },
       'mcp/traces': { ...made.traces.functions, Trace, StepView, default: governed.traces },
-      // Servers too: that is often written.
-      mcp: { ...byAlias, ...mcp, default: mcp },
+      mcp: { ...mcp, default: mcp },
     };
     for (const server of servers.list) this.exported[`mcp/servers/${server.alias}`] = { default: server.proxy };
   }

@@ -32,6 +32,21 @@ const OWN_TOOLS = `${TOOLS}javascript:`;
 // An argument that is given by itself, or by its name in an object.
 const orOption = (given, name, shown) => (isObject(given) ? optionsOf(given, shown, [name])[name] : given);
 
+// What every script has, as long as none has declared anything, besides what it is given.
+const EVERYWHERE = new Set([
+  ...Object.getOwnPropertyNames(globalThis), 'runtime', 'mcp', 'display', 'artifact', 'progress',
+  'require', 'module', 'exports', '__filename', '__dirname',
+]);
+
+// What a function of this text would miss in another script, as a sentence with a line end; or nothing.
+function missedBy(text, name) {
+  // Loaded late: few scripts keep a function.
+  const missed = require('./free_names').freeNames(text).filter((one) => !EVERYWHERE.has(one) && !one.startsWith('__mcp_'));
+  if (missed.length === 0) return '';
+  return `save_tool: '${name}' is kept, but uses ${missed.join(', ')} of this script, which later ones don't have. `
+    + 'Import (await import("...")) or define what it uses inside it, and save it again\n';
+}
+
 // A function of this text. Throws SyntaxError.
 function functionOf(text, name) {
   const made = vm.compileFunction(`return (${text}\n)`, [], {
@@ -271,6 +286,8 @@ class Runtime {
       throw new TypeError(`save_tool() can't keep '${name}', whose text isn't that of a function by itself; ${write}`);
     }
     await this.#request('memory.save', { key: OWN_TOOLS + name, value: text, call }, () => undefined);
+    const missed = missedBy(text, name);
+    if (missed !== '') process.stderr.write(missed);
     return name;
   }
 

@@ -140,4 +140,4 @@ function withAdded(text, added) {
   return pieces.join('') + text.slice(at);
 }
 
-module.exports = { KEEP, ScriptSyntaxError, parsedModule, prepared };
+module.exports = { KEEP, ScriptSyntaxError, parsedModule, parser, prepared };

@@ -1,4 +1,4 @@
-"""Why a condition failed, or compared a missing value: what its references stand for, in words.
+"""Why a condition, a map or a wait failed, or a missing value was compared: what references stand for, in words.
 
 These texts are for people. They aren't part of a state, so that they may change without changing its bytes.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.conditions import ConditionError, Reference
-from mcp_bridge.kernel.language.references import MISSING, Lookup
+from mcp_bridge.kernel.language.references import MISSING, Lookup, Template, written_path
 from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.values import canonical
 
@@ -45,10 +45,20 @@ def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
     )
 
 
+def behind(template: Template, lookup: Lookup) -> str:
+    """A sentence on what a template that is one reference stands for; empty for any other.
+
+    Args:
+        template: The template.
+        lookup: What it was filled with.
+    """
+    return "" if template.reference is None else _stands_for(*template.reference, lookup)
+
+
 def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
     value = lookup(root, ())
     if value is MISSING:
-        return f"there is no ${root}, neither in the context nor as a step that has an output"
+        return f"there is no {_written(root, ())}, neither in the context nor as a step that has an output"
     for count in range(1, min(len(path), _MAX_NAMES) + 1):
         inner = lookup(root, path[:count])
         if inner is MISSING:
@@ -60,7 +70,7 @@ def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
 
 
 def _written(root: str, path: tuple[str, ...]) -> str:
-    return "$" + ".".join([root, *path])
+    return written_path((root, *path))
 
 
 def _kind(value: Any) -> str:

@@ -1,6 +1,6 @@
 """The condition language: comparisons of references and literals, joined by `and`, `or`, `not` and parentheses.
 
-    or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b[0], 'text', 1.5, True, None, [list]
+    or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b[0], $['a-b'], 'text', 5, None, [list]
 
 Precedence is Python's, and so is what `and` and `or` give: the value that decided. A text literal has its references
 filled in and is always text. A reference that leads nowhere is None. Nothing is ever evaluated as Python: a condition
@@ -21,6 +21,7 @@ from mcp_bridge.kernel.language.references import (
     Template,
     TextTooLongError,
     names_of,
+    written_path,
 )
 
 MAX_CHARS = 10_000
@@ -79,6 +80,9 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE,
 )
+_UNQUOTED = re.compile(rf"\$([^\s'\"()\[\],<>=!]{{1,{_SHOWN_CHARS}}})(?=[\s),<>=!]|\Z)")
+"""A reference whose names want quotes, and have none."""
+
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 Comparison = Callable[[Any, Any], Any]
 
@@ -199,7 +203,7 @@ class _Parser:
         if (token := self._peek()) is not None:
             if token.kind == "operator" or token.text in COMPARISONS:
                 raise ConditionSyntaxError("comparisons can't be chained: join them with 'and'", token.position)
-            hint = ": an index is written $name[0]" if token.text == "[" else ""
+            hint = ": an index is written $name[0], a name $name['any name']" if token.text == "[" else ""
             raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before{hint}", token.position)
         return node
 
@@ -324,12 +328,12 @@ class _Reference:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found = []
+    found: list[_Token] = []
     position = 0
     while position < len(text):
         match = _TOKENS.match(text, position)
         if match is None:
-            raise ConditionSyntaxError(_strange(text, position), position)
+            raise ConditionSyntaxError(_strange(text, position, found[-1] if found else None), position)
         kind = match.lastgroup or ""
         if kind == "call":
             raise ConditionSyntaxError(
@@ -341,13 +345,23 @@ def _tokens(text: str) -> list[_Token]:
     return found
 
 
-def _strange(text: str, position: int) -> str:
+def _strange(text: str, position: int, before: _Token | None) -> str:
     sign = text[position]
+    if sign == "$":
+        return "no name follows this $: a reference is written $name, or $['any name']"
+    if before is not None and before.kind == "reference" and before.position + len(before.text) == position:
+        return f"{sign!r} is no part of a name, unless it is quoted{_quoted(text[before.position :])}"
     if sign in "'\"":
         return f"nothing closes this {sign}"
     if sign == "=":
         return "'=' is no comparison: equality is '=='"
     return f"{sign!r} means nothing in a condition"
+
+
+def _quoted(text: str) -> str:
+    """How the reference at the beginning of a text is written with its names in quotes, if that is what it is."""
+    meant = _UNQUOTED.match(text)
+    return f": {written_path(meant[1].split('.'))}" if meant else ""
 
 
 def _shown(token: _Token) -> str:

@@ -7,17 +7,30 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.format_faults import Fault
-from mcp_bridge.kernel.language.references import NAME, names_of
-from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep, MapStep, ParallelStep, ProgramStep
+from mcp_bridge.kernel.language.references import NAME, QUOTED, names_of, written_path
+from mcp_bridge.kernel.step_types import (
+    END,
+    ApprovalStep,
+    ConditionStep,
+    EventStep,
+    MapStep,
+    ModelStep,
+    ParallelStep,
+    ProgramStep,
+    ToolStep,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_bridge.kernel.step_types import Program, Step
 
-_BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
+_BRACKETED = re.compile(rf"(?<!\$)\$(?:{NAME}(?:\[[0-9]+\]|{QUOTED})|{QUOTED})")
+_REFERENCE = re.compile(rf"\$(?![0-9]){NAME}")
+"""Not the amounts of money that a name, or an answer, may be."""
+
 _WITH_BRACKETS = frozenset({"condition", "over", "seconds", "program"})
-"""Fields whose references may have indices in brackets, and programs inside, which have warnings of their own."""
+"""Fields whose references may have brackets, and programs inside, which have warnings of their own."""
 
 _COMPOSED = re.compile(r"[./\[\]\s]")
 """What joins ids to paths (`fan.left`, `each[3]`, `inner/hello`), and blanks."""
@@ -44,10 +57,10 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 
 def warnings(program: Program) -> tuple[Fault, ...]:
-    """What is legal, and looks like a mistake: unreachable steps, indices in brackets in a text, and odd names."""
-    odd = itertools.islice(_like_paths(program.steps, ""), _MAX_WARNINGS)
-    lost = itertools.islice(_lost_items(program.steps, ""), _MAX_WARNINGS)
-    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *odd, *lost)
+    """What is legal, and looks like a mistake: steps, indices, ids, items and references that lead nowhere."""
+    found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names))
+    few = (fault for each in found for fault in itertools.islice(each, _MAX_WARNINGS))
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *few)
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
@@ -64,41 +77,62 @@ def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
             yield Fault(f"steps[{step.index}]", "unreachable", f"nothing leads to step {step.id!r}")
 
 
-def _like_paths(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
-    """Ids that can be mistaken for a path of steps, or for a line of their own, in a trace."""
+def _everywhere(steps: tuple[Step, ...], path: str = "") -> Iterator[tuple[str, Step]]:
+    """Every step with its place: also those inside others, and those of programs that are written out."""
     for index, step in enumerate(steps):
         where = f"{path}steps[{index}]"
         for place, each in ((where, step), *_within(step, where)):
-            if _COMPOSED.search(each.id) or not each.id.isprintable():
-                message = (
-                    f"the id {each.id[:60]!r} reads like a path of steps, or several words: no reference leads to it"
-                )
-                yield Fault(f"{place}.id", "bad_value", message)
-        if isinstance(step, ProgramStep) and step.program_name is None:
-            yield from _like_paths(step.program.steps, f"{where}.program.")
-
-
-def _lost_items(steps: tuple[Step, ...], path: str) -> Iterator[Fault]:
-    """Maps whose item has the name of its number."""
-    for index, step in enumerate(steps):
-        where = f"{path}steps[{index}]"
-        inner, at = step, where
-        if isinstance(step, MapStep):
-            if step.item_name == "index":
-                message = "$index is the number of the item: by this name nothing leads to the item itself"
-                yield Fault(f"{where}.as", "bad_value", message)
-            inner, at = step.body, f"{where}.step"
-        if isinstance(inner, ProgramStep) and inner.program_name is None:
-            yield from _lost_items(inner.program.steps, f"{at}.program.")
+            yield place, each
+            if isinstance(each, ProgramStep) and each.program_name is None:
+                yield from _everywhere(each.program.steps, f"{place}.program.")
 
 
 def _within(step: Step, path: str) -> Iterator[tuple[str, Step]]:
     if isinstance(step, ParallelStep):
         yield from ((f"{path}.parallel_steps[{number}]", child) for number, child in enumerate(step.children))
+    elif isinstance(step, MapStep):
+        yield f"{path}.step", step.body
+
+
+def _like_paths(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    """Ids that can be mistaken for a path of steps, or for a line of their own, in a trace."""
+    for place, step in _everywhere(steps):
+        if _COMPOSED.search(step.id) or not step.id.isprintable():
+            message = f"the id {step.id[:60]!r} reads like a path of steps, or several words: no reference leads to it"
+            yield Fault(f"{place}.id", "bad_value", message)
+
+
+def _lost_items(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    """Maps whose item has the name of its number."""
+    for place, step in _everywhere(steps):
+        if isinstance(step, MapStep) and step.item_name == "index":
+            message = "$index is the number of the item: by this name nothing leads to the item itself"
+            yield Fault(f"{place}.as", "bad_value", message)
+
+
+def _references_in_names(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    """References where they are text, since what stands there has to be known before the program runs."""
+    for place, step in _everywhere(steps):
+        for field, text in _names(step):
+            if match := _REFERENCE.search(text):
+                message = f"{match[0][:60]} is text here: references aren't filled in at this place"
+                yield Fault(f"{place}.{field}", "reference_in_text", message)
+
+
+def _names(step: Step) -> Iterator[tuple[str, str]]:
+    """The fields of a step that have a name or a text, and no template."""
+    if isinstance(step, ToolStep):
+        yield "tool", step.tool
+        if step.compensation:
+            yield "compensate.tool", step.compensation.tool
+    elif isinstance(step, EventStep):
+        yield "event", step.event
+    elif isinstance(step, ModelStep):
+        yield from ((f"allowed_outputs[{number}]", text) for number, text in enumerate(step.allowed_outputs or ()))
 
 
 def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
-    """Indices in brackets where they are text: only conditions, `over` and `seconds` understand them."""
+    """Indices and names in brackets where they are text: only conditions, `over` and `seconds` understand them."""
     waiting: list[tuple[str, Any]] = [(f"steps[{index}]", row) for index, row in enumerate(data["steps"])][::-1]
     found = 0
     while waiting and found < _MAX_WARNINGS:
@@ -110,6 +144,13 @@ def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
             waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value)][::-1]
         elif isinstance(value, str) and "[" in value and (match := _BRACKETED.search(value)):
             found += 1
-            dotted = "$" + ".".join(names_of(match[0]))
-            message = f"the brackets of {match[0][:60]} are text here: an index is written {dotted[:60]}"
-            yield Fault(path, "index_in_text", message)
+            yield Fault(path, "index_in_text", _about_brackets(match[0]))
+
+
+def _about_brackets(reference: str) -> str:
+    dotted = written_path(names_of(reference))
+    shown = f"the brackets of {reference[:60]} are text here"
+    if "[" in dotted:
+        return f"{shown}: only a condition, 'over' and 'seconds' can refer to a name that has to be quoted"
+    what = "a name" if "'" in reference or '"' in reference else "an index"
+    return f"{shown}: {what} is written {dotted[:60]}"

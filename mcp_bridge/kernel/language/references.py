@@ -10,15 +10,23 @@ loop a deeper one.
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.kernel.values import MAX_DEPTH
 
 NAME = r"\w+(?:\.\w+)*"
-PATH = rf"{NAME}(?:\[[0-9]+\](?:\.{NAME})?)*"
-"""A reference after its dollar sign where it stands alone, as in a condition: `$a[0].b` is `$a.0.b`."""
+QUOTED = r"""\[(?:'[^']*'|"[^"]*")\]"""
+PATH = rf"(?:{NAME}|{QUOTED}(?:\.{NAME})?)(?:(?:\[[0-9]+\]|{QUOTED})(?:\.{NAME})?)*"
+"""A reference after its dollar sign where it stands alone, as in a condition: `$a[0].b` is `$a.0.b`.
+
+A name that isn't made of letters, digits and `_` alone is quoted there: `$['to-addr']`, `$a['content-type'].b`. In a
+template such a quoted name is text, as an index in brackets is: programs that are recorded have such texts.
+"""
+
+_WORD = re.compile(r"\w+")
+_NAMES = re.compile(r"""\[([0-9]+)\]|\['([^']*)'\]|\["([^"]*)"\]|(\w+)""")
 
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
 WHOLE = re.compile(rf"\$({NAME})")
@@ -58,12 +66,18 @@ class TextTooLongError(ValueError):
 
 def names_of(reference: str) -> tuple[str, ...]:
     """The names and indices of a `PATH` with its dollar sign."""
-    return tuple(reference[1:].replace("[", ".").replace("]", "").split("."))
+    return tuple(match[match.lastindex or 0] for match in _NAMES.finditer(reference))
 
 
-def dotted(value: Any) -> Any:
-    """A text that is one reference, with its indices as templates have them: `$a[0]` becomes `$a.0`. Else the value."""
-    return "$" + ".".join(names_of(value)) if isinstance(value, str) and STANDALONE.fullmatch(value) else value
+def written_path(names: Iterable[str]) -> str:
+    """A reference as a condition has it, from its names: those are quoted that couldn't stand there otherwise."""
+    text = ""
+    for name in names:
+        if _WORD.fullmatch(name):
+            text += f".{name}" if text else name
+        else:
+            text += f'["{name}"]' if "'" in name else f"['{name}']"
+    return f"${text}"
 
 
 def walk(value: Any, path: tuple[str, ...], *, of_step: bool, compares: bool = False) -> Any:
@@ -170,6 +184,12 @@ class Template:
         parts = (part for text in _texts(self._value) if "$" in text for part in _parts(text))
         return frozenset(part[1] for part in parts if not isinstance(part, str))
 
+    @property
+    def reference(self) -> tuple[str, tuple[str, ...]] | None:
+        """First name and path of the one reference that the value is; None for any other value."""
+        parts = list(_parts(self._value)) if isinstance(self._value, str) else []
+        return (parts[0][1], parts[0][2]) if len(parts) == 1 and not isinstance(parts[0], str) else None
+
     def fill(self, lookup: Lookup) -> Any:
         """The value with its references resolved; parts without any are shared, not copied.
 
@@ -201,6 +221,33 @@ class Template:
         if not is_small and _room_beside(filled, MAX_FILLED) < 0:
             raise TextTooLongError(_TOO_LARGE)
         return filled
+
+
+class LoneReference(Template):
+    """A reference that stands alone, with names in quotes: `$a['content-type']`, which is text in other templates."""
+
+    __slots__ = ()
+
+    def fill(self, lookup: Lookup) -> Any:
+        """The value; or the text, if it leads nowhere."""
+        root, *path = names_of(self._value)
+        value = lookup(root, tuple(path))
+        if value is MISSING:
+            return self._value
+        if _room_beside(value, MAX_FILLED) < 0:
+            raise TextTooLongError(_TOO_LARGE)
+        return value
+
+
+def lone(value: Any) -> Template:
+    """The template of what may be a text that is one reference, as `STANDALONE` has it, or any other value.
+
+    Its indices are those of templates: `$a[0]` becomes `$a.0`.
+    """
+    if not isinstance(value, str) or not STANDALONE.fullmatch(value):
+        return Template(value)
+    names = names_of(value)
+    return Template("$" + ".".join(names)) if all(map(_WORD.fullmatch, names)) else LoneReference(value)
 
 
 def _fields_of(value: Any) -> _Fields:

@@ -99,10 +99,22 @@ def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
     return disjoint
 
 
+# Between the groups of a number: also those spaces and hyphens by which pages and documents keep a number on one line,
+# and these as JSON in ASCII has them.
+_SPACES = " \u00a0\u2000-\u200a\u202f\u205f\u3000"
+_HYPHENS = "\u2010-\u2013\u2212-"
+_ESCAPED = r"\\u(?:00[aA]0|20(?:0[0-9aA]|1[0-3]|2[fF]|5[fF])|2212|3000)"
+_BY = rf"(?:[{_SPACES}{_HYPHENS}]|{_ESCAPED})"
+_BETWEEN = re.compile(_BY)
+
+_JSON_ESCAPE = re.compile(r"\\(?:[nrt]|u[0-9A-Fa-f]{4})\Z")
+"""After a backslash, n, r and t are a line break or a tab of JSON, and u and four digits any character."""
+
+
 def _begins(text: str, start: int) -> bool:
-    """Whether a word may begin here. After a backslash, n, r and t are a line break or a tab of JSON."""
+    """Whether a word may begin here."""
     before = text[start - 1 : start]
-    return not (before == "_" or before.isalnum()) or text[max(start - 2, 0) : start] in {"\\n", "\\r", "\\t"}
+    return not (before == "_" or before.isalnum()) or bool(_JSON_ESCAPE.search(text[max(start - 6, 0) : start]))
 
 
 def _ends(text: str, end: int) -> bool:
@@ -112,11 +124,12 @@ def _ends(text: str, end: int) -> bool:
 
 # Bare, or in groups as on cards: fours, 4-6-5 and 4-6-4, 6-13.
 _CARD = re.compile(
-    r"[2-68](?<![0-9][2-68])(?=[0-9]{3}(?:"
+    r"[2-68](?:(?<![0-9][2-68])|(?<=\\u[0-9A-Fa-f]{4}[2-68]))(?=[0-9]{3}(?:"
     r"(?P<bare>[0-9]{10,15}+)"
-    r"|(?P<by>[ -])(?:(?P<sixes>[0-9]{6}(?P=by)[0-9]{4,5}+)|(?P<fours>[0-9]{4}(?P=by)[0-9]{4}(?P=by)[0-9]{4}+)"
+    rf"|(?P<by>{_BY})"
+    r"(?:(?P<sixes>[0-9]{6}(?P=by)[0-9]{4,5}+)|(?P<fours>[0-9]{4}(?P=by)[0-9]{4}(?P=by)[0-9]{4}+)"
     r"(?:(?P=by)(?P<rest>[0-9]{1,3}+)(?![0-9]))?)"
-    r"|(?P<thirteen>[0-9]{2}[ -][0-9]{13}+)"
+    rf"|(?P<thirteen>[0-9]{{2}}{_BY}[0-9]{{13}}+)"
     r"))"
 )
 
@@ -129,7 +142,7 @@ def _cards(text: str, match: re.Match[str]) -> Iterator[Span]:
         end = match.end(layout)
         if end < 0 or not _ends(text, end) or _goes_on(text, end):
             continue
-        if is_card_number(text[start:end].replace(" ", "").replace("-", "")) and not (
+        if is_card_number(_BETWEEN.sub("", text[start:end])) and not (
             layout in {"fours", "rest"} and _in_row(text, Span(start, end), match["by"])
         ):
             yield Span(start, end)
@@ -151,7 +164,8 @@ _EXPIRY = re.compile("(?:0[1-9]|1[0-2])[0-9]{2}|20[0-9]{2}")
 
 def _in_row(text: str, span: Span, by: str) -> bool:
     """Whether groups of four are a part of a longer row of such groups, which is a table or a dump."""
-    before, after = text[max(span.start - 6, 0) : span.start], text[span.end : span.end + 10]
+    reach, by = 10 + 2 * len(by), re.escape(by)
+    before, after = text[max(span.start - reach, 0) : span.start], text[span.end : span.end + reach]
     if re.search(rf"(?<![0-9A-Za-z_])[0-9]{{4}}{by}\Z", before):
         return True
     follower = re.match(rf"{by}([0-9]{{4}})(?![0-9A-Za-z_])({by}[0-9]{{4}})?", after)
@@ -164,11 +178,11 @@ def _ibans(text: str, match: re.Match[str]) -> Iterator[Span]:
     if length is None or not _begins(text, start):
         return
     # As in print, in groups of four, or without spaces.
-    spaced = text[start + 4 : start + 5] == " "
-    end = start + length + ((length - 1) // 4 if spaced else 0)
+    by = match["by"] or ""
+    end = start + length + (length - 1) // 4 * len(by)
     written = text[start:end]
-    compact = written.replace(" ", "") if spaced else written
-    if spaced and written != " ".join(compact[at : at + 4] for at in range(0, len(compact), 4)):
+    compact = written.replace(by, "")
+    if written != by.join(compact[at : at + 4] for at in range(0, len(compact), 4)):
         return
     if _IBAN_CHARS.fullmatch(compact) and _ends(text, end) and is_iban(compact):
         yield Span(start, end)
@@ -277,14 +291,14 @@ MIN_PHONE_DIGITS = 8
 
 
 def _phones(text: str, match: re.Match[str]) -> Iterator[Span]:
-    digits = sum(map(str.isdigit, match[0]))
+    digits = sum(map(str.isdigit, _BETWEEN.sub("", match[0])))
     fits = MIN_PHONE_DIGITS <= digits <= MAX_PHONE_DIGITS
     if fits and _begins(text, match.start()) and text[match.start() - 1 : match.start()] not in {"+", "-", "."}:
         yield Span(*match.span())
 
 
 def _us_ssns(text: str, match: re.Match[str]) -> Iterator[Span]:
-    area, group, serial = match[0].split("-")
+    area, group, serial = _BETWEEN.split(match[0])
     # What is never given out: https://www.ssa.gov/employer/randomization.html
     is_issued = area not in {"000", "666"} and area[0] != "9" and group != "00" and serial != "0000"
     if is_issued and _begins(text, match.start()) and text[match.start() - 1 : match.start()] != "-":
@@ -295,7 +309,7 @@ def _us_ssns(text: str, match: re.Match[str]) -> Iterator[Span]:
 # looked at afterwards. What has no bound is possessive, and begins where it can't begin again in what it has taken.
 BUILT_IN: dict[PatternName, Pattern] = {
     "card": Pattern("card", _CARD, _cards),
-    "iban": Pattern("iban", re.compile(r"[A-Z]{2}[0-9]{2}(?= ?[A-Z0-9]{4})"), _ibans),
+    "iban": Pattern("iban", re.compile(rf"[A-Z]{{2}}[0-9]{{2}}(?=(?P<by>{_BY})?[A-Z0-9]{{4}})"), _ibans),
     "api_key": Pattern(
         "api_key",
         re.compile(
@@ -333,13 +347,15 @@ BUILT_IN: dict[PatternName, Pattern] = {
     "phone": Pattern(
         "phone",
         re.compile(
-            r"\+[1-9][0-9]{0,2}+(?:[ .-]?\(?[0-9]{1,5}+\)?){2,6}+(?![A-Za-z0-9_])"
-            r"|\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-][0-9]{4}(?![A-Za-z0-9_-])"
-            r"|[2-9][0-9]{2}([ .-])[2-9][0-9]{2}\1[0-9]{4}(?![A-Za-z0-9_-])"
+            rf"\+[1-9][0-9]{{0,2}}+(?:(?:\.|{_BY})?\(?[0-9]{{1,5}}+\)?){{2,6}}+(?![A-Za-z0-9_])"
+            rf"|\([2-9][0-9]{{2}}\){_BY}?[2-9][0-9]{{2}}(?:\.|{_BY})[0-9]{{4}}(?![A-Za-z0-9_-])"
+            rf"|[2-9][0-9]{{2}}(\.|{_BY})[2-9][0-9]{{2}}\1[0-9]{{4}}(?![A-Za-z0-9_-])"
         ),
         _phones,
     ),
-    "us_ssn": Pattern("us_ssn", re.compile(r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![A-Za-z0-9_-])"), _us_ssns),
+    "us_ssn": Pattern(
+        "us_ssn", re.compile(rf"[0-9]{{3}}([{_HYPHENS}])[0-9]{{2}}\1[0-9]{{4}}(?![A-Za-z0-9_-])"), _us_ssns
+    ),
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.conditions import Condition
+from mcp_bridge.kernel.language.references import written_path
 from mcp_bridge.near_names import nearest
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
@@ -153,11 +154,11 @@ def _unknown_arguments(
         reached = max(reach(schema, names) for schema in schemas)
         if reached == 0:
             close = nearest(root, sorted({name for schema in schemas for name in declared(schema)}))
-            hint = f": did you mean ${close[0]}?" if close else ""
+            hint = f": did you mean {written_path(close)}?" if close else ""
             yield f"no tool that it is for has an argument {root!r}{hint}", ("rules", index, "when")
         elif reached < len(names):
-            there, name = ".".join(names[:reached]), names[reached]
-            yield f"${there} has no {name!r} in any tool that it is for", ("rules", index, "when")
+            there, name = written_path(names[:reached]), names[reached]
+            yield f"{there} has no {name!r} in any tool that it is for", ("rules", index, "when")
 
 
 def _meant(rule: Rule, globs: list[ToolGlob], servers: Mapping[str, str]) -> list[str]:

@@ -6,11 +6,12 @@ import enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.kernel.language.conditions import Condition, ConditionError
-from mcp_bridge.kernel.language.references import MISSING, walk
+from mcp_bridge.kernel.language.references import MISSING, walk, written_path
 from mcp_bridge.policy.rules import schema_defaults
 from mcp_bridge.policy.rules.comparisons import STRICT, Unannounced, truth
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import is_hash
+from mcp_bridge.policy.rules.possible_defaults import may_have_default
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,16 +175,19 @@ def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
             list of one. Or there is no value, and whether the tool has a default for it is unknown.
     """
     value = call.arguments.get(root, MISSING)
+    reached = 1
     for name in path:
         if value is MISSING or value is None:
             break
+        reached += 1
         if not _may_have(value, name):
             kind = "list" if _is_index(name) else "object"
-            raise ConditionError(f"${root} is asked for its {name!r}, and is no {kind} there")
+            raise ConditionError(f"{written_path((root,))} is asked for its {name!r}, and is no {kind} there")
         value = walk(value, (name,), of_step=False)
-    if value is MISSING and not call.complete:
-        raise ConditionError(f"whether its tool has a default for ${root} isn't known")
-    if isinstance(value, list) and not schema_defaults.announces_array(call.schema, (root, *path)):
+    names = (root, *path)
+    if value is MISSING and (not call.complete or may_have_default(call.schema, names[:reached])):
+        raise ConditionError(f"whether its tool has a default for {written_path(names[:reached])} isn't known")
+    if isinstance(value, list) and not schema_defaults.announces_array(call.schema, names):
         return Unannounced(value)
     return value
 

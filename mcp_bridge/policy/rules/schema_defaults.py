@@ -1,7 +1,7 @@
 """What rules take from the JSON Schema of a tool's arguments: its defaults, its arrays, and what it has no place for.
 
 The schema is a half-trusted server's word, so the work is bounded, and nothing is fetched: references to other
-documents lead nowhere. What these functions leave out, the rules decide without.
+documents lead nowhere. Where there may be a default that these functions leave out, `possible_defaults` says so.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from mcp_bridge.policy.rules.comparisons import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 MAX_DEFAULTS_CHARS = 64 << 10
 """The largest JSON of all defaults of one call."""
@@ -89,12 +90,14 @@ class Filled(NamedTuple):
         paths: Where a default was put in, such as `options.force` or `rows[2].unit`, in order.
         whole: Whether all defaults are in it. A schema that is too large, or has too many, leaves some out.
         defaults: From those of the paths that are in no other default to what was put in there.
+        roots: The arguments that the paths are in: a name may have dots and brackets of its own.
     """
 
     arguments: dict[str, Any]
     paths: tuple[str, ...] = ()
     whole: bool = True
     defaults: Mapping[str, Any] = MappingProxyType({})
+    roots: frozenset[str] = frozenset()
 
 
 def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any], names: Collection[str] | None = None) -> Filled:
@@ -113,7 +116,8 @@ def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any], names: C
         filled = filling.value(schema, arguments, "")
     except (_TooMuchError, RecursionError):
         return Filled(arguments, whole=False)
-    return Filled(filled, tuple(filling.paths), defaults=filling.defaults)
+    roots = frozenset(name for name in filled if filled[name] is not arguments.get(name, filling))
+    return Filled(filled, tuple(filling.paths), defaults=filling.defaults, roots=roots)
 
 
 class _Filling:
@@ -173,16 +177,17 @@ class _Filling:
         return default
 
     def _array(self, schema: Any, value: list[Any], path: str, depth: int) -> list[Any]:
+        filled = value
         for part in self._parts(schema, "array"):
             items = part.get("items")
             if isinstance(items, dict):
-                filled = [self.value(items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
-                if any(new is not old for new, old in zip(filled, value, strict=True)):
-                    return filled
-        return value
+                found = [self.value(items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(filled)]
+                if any(new is not old for new, old in zip(found, filled, strict=True)):
+                    filled = found
+        return filled
 
     def _default(self, schema: Any) -> Any:
-        for part in _resolved(self._root, schema):
+        for part in resolved(self._root, schema):
             self._count()
             if "default" in part:
                 default = part["default"]
@@ -193,18 +198,9 @@ class _Filling:
         return None
 
     def _parts(self, schema: Any, kind: str) -> Iterator[Mapping[str, Any]]:
-        """The schemas that a value of this kind has to fit, as far as they are certain."""
-        for part in _resolved(self._root, schema):
+        for part in certain_parts(self._root, schema, kind):
             self._count()
             yield part
-            for keyword in ("anyOf", "oneOf"):
-                options = part.get(keyword)
-                fitting = [
-                    each for each in (options if isinstance(options, list) else ()) if kind in kinds(self._root, each)
-                ]
-                # Which of several it is, is for the server to say.
-                if len(fitting) == 1:
-                    yield from _resolved(self._root, fitting[0])
 
     def _count(self) -> None:
         self._schemas += 1
@@ -212,13 +208,33 @@ class _Filling:
             raise _TooMuchError
 
 
-def with_unknown_defaults(filled: Filled) -> dict[str, Any]:
+def with_unknown_defaults(arguments: dict[str, Any], roots: Iterable[str]) -> dict[str, Any]:
     """Filled arguments for the rules if a tool refuses its own defaults: the values it uses instead aren't known."""
-    arguments = dict(filled.arguments)
-    for path in filled.paths:
-        root = path.partition(".")[0].partition("[")[0]
-        arguments[root] = Unknown(f"the default of {root}")
-    return arguments
+    return arguments | {root: Unknown(f"the default of {root}") for root in roots}
+
+
+def certain_parts(
+    root: Mapping[str, Any], schema: Any, kind: str, count: Callable[[], None] = lambda: None
+) -> Iterator[Mapping[str, Any]]:
+    """The schemas that a value of this kind has to fit, as far as they are certain.
+
+    Args:
+        root: The whole schema.
+        schema: The value's.
+        kind: `object` or `array`.
+        count: Is called before each alternative that is looked at.
+    """
+    for part in resolved(root, schema):
+        yield part
+        for keyword in ("anyOf", "oneOf"):
+            fitting = []
+            for each in options if isinstance(options := part.get(keyword), list) else ():
+                count()
+                if kind in kinds(root, each):
+                    fitting.append(each)
+            # Which of several it is, is for the server to say.
+            if len(fitting) == 1:
+                yield from resolved(root, fitting[0])
 
 
 def announces_array(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
@@ -254,7 +270,7 @@ def _is_vague(root: Mapping[str, Any], schema: Any, name: str) -> bool:
     """Whether a schema leaves it open whether there is a part of this name."""
     parts = list(_alternatives(root, schema))
     announced = kinds(root, schema)
-    is_cut = len(parts) >= _MAX_HOPS or any("$ref" in part and _target(root, part["$ref"]) is None for part in parts)
+    is_cut = len(parts) >= _MAX_HOPS or any("$ref" in part and target(root, part["$ref"]) is None for part in parts)
     if is_cut or not announced:
         return True
     if name.isdecimal() and "array" in announced and not any(isinstance(part.get("items"), dict) for part in parts):
@@ -297,7 +313,7 @@ def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str,
     """A schema, those that it refers to, and its alternatives."""
     waiting, hops = [schema], 0
     while waiting and hops < _MAX_HOPS:
-        for part in _resolved(root, waiting.pop()):
+        for part in resolved(root, waiting.pop()):
             hops += 1
             yield part
             for keyword in ("anyOf", "oneOf"):
@@ -305,7 +321,7 @@ def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str,
                 waiting += options[:_MAX_HOPS] if isinstance(options, list) else ()
 
 
-def _resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
+def resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
     """A schema, and what it refers to inside of its document or holds in `allOf`: all of it is true of a value."""
     waiting, hops = [schema], 0
     while waiting and hops < _MAX_HOPS:
@@ -314,19 +330,19 @@ def _resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any
         if not isinstance(part, dict):
             continue
         yield part
-        target = _target(root, part.get("$ref"))
-        if target is not None:
-            waiting.append(target)
+        referred = target(root, part.get("$ref"))
+        if referred is not None:
+            waiting.append(referred)
         every = part.get("allOf")
         waiting += every[:_MAX_HOPS] if isinstance(every, list) else ()
 
 
-def _target(root: Mapping[str, Any], reference: Any) -> Any:
+def target(root: Mapping[str, Any], reference: Any) -> Any:
     """The target of a reference such as `#/$defs/Point` (RFC 6901); None if it is outside of the document."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return root if reference == "#" else None
     node: Any = root
-    for step in reference[2:].split("/"):
+    for step in unquote(reference[2:]).split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
         if not isinstance(node, dict) or name not in node:
             return None

@@ -355,20 +355,27 @@ async def _watch_configuration(supervisor: BridgeSupervisor) -> None:
 
 async def _end_calls_of_nobody(
     supervisor: BridgeSupervisor, calls: PrincipalCalls, authenticator: Authenticator, name: str
-) -> None:
+) -> bool:
     """End what runs for a principal that nobody can authenticate as any more, whichever request has begun it.
 
     All at once: what waits for a place must not get that of what ends.
+
+    Returns:
+        Whether nothing runs for it now.
     """
-    if name not in calls.principals or await authenticator.knows(name):
-        return
+    if name not in calls.principals:
+        return True
+    if await authenticator.knows(name):
+        return False
     await anyio.sleep(SECOND_LOOK_SECONDS)
     await supervisor.look()
-    if not await authenticator.knows(name):
+    is_nobody = not await authenticator.knows(name)
+    if is_nobody:
         logger.warning(
             "the calls of %s are ended: it has no token any more, or no table, or it can't be verified", name
         )
         calls.end(name)
+    return is_nobody
 
 
 async def _watch_principals(supervisor: BridgeSupervisor, calls: PrincipalCalls, authenticator: Authenticator) -> None:

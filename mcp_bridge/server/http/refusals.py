@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
+from mcp.server.streamable_http import REQUEST_CANCELLED
 from starlette.responses import JSONResponse
 
 from mcp_bridge.errors import BridgeError
@@ -99,6 +100,36 @@ class Unreadable(RefusedRequest):
         if answer is None:
             return super().response()
         return RefusalResponse(self, answer.model_dump(mode="json", by_alias=True))
+
+
+class Ended(RefusedRequest):
+    """A request that was begun, and is answered before its end: 200, and an error under its id.
+
+    With a status that refuses it, its client would take it for one that was never begun, and send it again.
+
+    Args:
+        request_id: Its id.
+        message: Why it is.
+        goes_on: Whether what it has begun goes on without it.
+    """
+
+    def __init__(self, request_id: types.RequestId, message: str, *, goes_on: bool = False) -> None:
+        what = "goes on" if goes_on else "was cancelled: what it had done stays done"
+        hint = "`mcp-bridge execution list` has it. Ask again where it may be done again."
+        super().__init__(HTTP_OK, BridgeError("cancelled", f"{message} The request had begun, and {what}.", hint=hint))
+        self._request_id = request_id
+
+    def _answer(self) -> types.JSONRPCError:
+        error = types.ErrorData(code=REQUEST_CANCELLED, message=str(self.error), data={"code": self.error.code})
+        return types.JSONRPCError(jsonrpc="2.0", id=self._request_id, error=error)
+
+    def response(self) -> Response:
+        """The response."""
+        return RefusalResponse(self, self._answer().model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    def event(self) -> bytes:
+        """The answer as the last event of a stream that has begun."""
+        return f"event: message\r\ndata: {self._answer().model_dump_json(by_alias=True)}\r\n\r\n".encode()
 
 
 class Unauthenticated(RefusedRequest):

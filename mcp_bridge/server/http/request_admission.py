@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from mcp_bridge.server.app import PRINCIPAL_KEY
 from mcp_bridge.server.http.body_room import Body, BodyRoom
 from mcp_bridge.server.http.draining import ending, refuse_what_begins
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
+from mcp_bridge.server.http.refusals import RETRY_SECONDS, Ended, RefusedRequest, refused
+from mcp_bridge.server.messages.decoding import UnreadableMessage, decode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,7 +49,18 @@ REVOCATION_SECONDS = 1.0
 MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
 """How much of a refused request is read, and for how long, before it is answered."""
 
-SESSION_HEADER = b"mcp-session-id"
+
+@dataclass(slots=True)
+class _Revocation:
+    """That of a request's credential.
+
+    Attributes:
+        is_over: Whether it was revoked.
+        is_nobodys: Whether nobody is its principal any more, so that all that ran for it was cancelled.
+    """
+
+    is_over: bool = False
+    is_nobodys: bool = False
 
 
 class Endpoint:
@@ -52,7 +70,8 @@ class Endpoint:
         handler: Handles a request whose principal is known, at `PRINCIPAL_KEY` of its scope, and whose body is there.
         authenticator: Tells who a request is from.
         settings: The settings of HTTP.
-        on_revoked: Called with a principal whose credential has ended, before its request is cancelled.
+        on_revoked: Called with a principal whose credential has ended, before its request is cancelled; tells whether
+            all that runs for it has ended.
     """
 
     def __init__(
@@ -60,7 +79,7 @@ class Endpoint:
         handler: ASGIApp,
         authenticator: Authenticator,
         settings: HttpSettings,
-        on_revoked: Callable[[str], Awaitable[None]] | None = None,
+        on_revoked: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._handler = handler
         self._authenticator = authenticator
@@ -89,11 +108,12 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        started = finished = False
+        started = finished = is_stream = False
 
         async def watched(message: Message) -> None:
-            nonlocal started, finished
+            nonlocal started, finished, is_stream
             started = True
+            is_stream = is_stream or _begins_stream(message)
             finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
             await send(message)
 
@@ -108,9 +128,11 @@ class Endpoint:
                 # A stream whose credential has ended: without an end, it would look like a broken connection.
                 await watched({"type": "http.response.body", "body": b"", "more_body": False})
         except RefusedRequest as exc:
-            # An answer that has begun can only be cut, which uvicorn does.
+            # Any other answer that has begun can only be cut, which uvicorn does.
             if not started:
                 await self._refusal(exc)(scope, receive, send)
+            elif is_stream and not finished and isinstance(exc, Ended):
+                await watched({"type": "http.response.body", "body": exc.event(), "more_body": False})
         except Exception:
             if finished:
                 # The SDK answers a notification before it hands it on, and its session may have been ended meanwhile.
@@ -223,11 +245,12 @@ class Endpoint:
             return await receive()
 
         answered = False
+        revocation = _Revocation()
         async with anyio.create_task_group() as tasks:
             self._scopes.add(tasks.cancel_scope)
             try:
                 if self._authenticator.authenticates:
-                    tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
+                    tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope, revocation)
                 if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
                     # The SDK doesn't watch the connection while it makes an answer of JSON.
                     tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
@@ -236,16 +259,36 @@ class Endpoint:
             finally:
                 self._scopes.discard(tasks.cancel_scope)
             tasks.cancel_scope.cancel()
-        if self.closed and not answered:
-            raise ending()
+        if answered:
+            return
+        request_id = _request_id(body)
+        if revocation.is_over and request_id is not None:
+            goes_on = _has_session(scope) and not revocation.is_nobodys
+            # A session's stream can be resumed, with another token.
+            if not goes_on or self._settings.json_answers:
+                raise Ended(request_id, "The token was revoked, or its principal's table is gone.", goes_on=goes_on)
+        elif self.closed:
+            raise ending() if request_id is None else Ended(request_id, "The bridge is being stopped.")
 
-    async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
+    async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope, revocation: _Revocation) -> None:
         # The credential was good a moment ago, and most requests take no longer.
         await anyio.sleep(REVOCATION_SECONDS)
-        await self._authenticator.ended(HTTPConnection(scope))
+        request = HTTPConnection(scope)
+        # A client that is told of an expired token sends a call again that has been running: it was begun in time.
+        await (self._authenticator.revoked if scope["method"] == "POST" else self._authenticator.ended)(request)
+        revocation.is_over = True
         if self._on_revoked is not None:
-            await self._on_revoked(scope[PRINCIPAL_KEY].name)
+            revocation.is_nobodys = await self._on_revoked(scope[PRINCIPAL_KEY].name)
         tasks.cancel()
+
+
+def _request_id(body: bytes) -> types.RequestId | None:
+    """The id of a request that has been begun; None if the body is none."""
+    try:
+        message = decode(body).message
+    except UnreadableMessage:
+        return None
+    return message.id if isinstance(message, types.JSONRPCRequest) else None
 
 
 async def _discard(receive: Receive) -> None:
@@ -268,8 +311,15 @@ async def _cancel_when_disconnected(receive: Receive, scope: anyio.CancelScope) 
     scope.cancel()
 
 
+def _begins_stream(message: Message) -> bool:
+    return Headers(raw=message.get("headers", ())).get("content-type", "").startswith("text/event-stream")
+
+
 def _has_session(scope: Scope) -> bool:
-    return any(name == SESSION_HEADER for name, _ in scope["headers"])
+    """Whether a request belongs to a session. One of 2026-07-28 stands alone, whatever its client has left of one."""
+    headers = Headers(scope=scope)
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    return MCP_SESSION_ID_HEADER in headers and version not in MODERN_PROTOCOL_VERSIONS
 
 
 def _no_room() -> RefusedRequest:

@@ -3,7 +3,8 @@
 The manager keeps a session with the credential that has opened it: another principal gets 404 for its id, as for one
 that doesn't exist. What it lacks are limits and a fair share for each principal, refusals with a code, events that are
 kept for each session, and a refusal of a request under the id of another that isn't answered yet: one would get the
-other's answer.
+other's answer. It also ends a session while a call of it goes on without its connection, and keeps one whose
+`initialize` has failed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_METHODS = ("GET", "POST", "DELETE")
+
 RETRY_SECONDS = 5
 """When a client that there was no room for may try again: others may have ended their sessions."""
 
@@ -61,14 +65,23 @@ class _Request:
 class SessionRequests:
     """A session's requests that are in progress, by their ids: by these the SDK finds the stream of an answer.
 
+    Args:
+        idle_timeout: After how many seconds without a request the session ends; None for never.
+
     Attributes:
         streams: How many streams are open that ask for nothing: the session's own, and resumed ones.
         used_at: When the last one came or was over.
+        has_opened: Whether the first answer, that to `initialize`, is a result; None while there is none.
+        transport: What the session ends by.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idle_timeout: float | None = None) -> None:
         self.streams = 0
         self.used_at = anyio.current_time()
+        self.has_opened: bool | None = None
+        self.transport: StreamableHTTPServerTransport | None = None
+        self._idle_timeout = idle_timeout
+        self._in_progress = 0
         self._taken: dict[str, _Request] = {}
 
     @property
@@ -76,14 +89,17 @@ class SessionRequests:
         """Whether an answer is awaited. A call goes on without its connection."""
         return not all(request.is_answered for request in self._taken.values())
 
-    def answered(self, stream_id: str) -> None:
+    def answered(self, stream_id: str, answer: types.JSONRPCMessage) -> None:
         """Note that there is the answer to a request."""
+        if self.has_opened is None:
+            self.has_opened = isinstance(answer, types.JSONRPCResponse)
         key = _key(stream_id)
         request = self._taken.get(key)
         if request is not None:
             request.is_answered = True
             if request.over.is_set():
                 del self._taken[key]
+        self._keep_open()
 
     async def handle(self, handler: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Have a request handled.
@@ -93,31 +109,32 @@ class SessionRequests:
         """
         is_stream = scope["method"] == "GET"
         self.streams += is_stream
+        self._in_progress += 1
         self.used_at = anyio.current_time()
         try:
             await self._handle(handler, scope, receive, send)
         finally:
             self.streams -= is_stream
+            self._in_progress -= 1
             self.used_at = anyio.current_time()
+            self._keep_open()
+
+    def _keep_open(self) -> None:
+        """Have the session stay open for a call without a connection, and be idle once that is answered.
+
+        The SDK's transport counts connections alone; its client may be on the way back to the answer.
+        """
+        idle = self.transport.idle_scope if self.transport is not None else None
+        if idle is None or self._idle_timeout is None or self._in_progress:
+            return
+        idle.deadline = math.inf if self.is_awaited else anyio.current_time() + self._idle_timeout
 
     async def _handle(self, handler: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             await handler(scope, receive, send)
             return
-        given = [await receive()]
-        while given[-1]["type"] == "http.request" and given[-1].get("more_body", False):
-            given.append(await receive())
-        body = b"".join(message.get("body", b"") for message in given)
-        # What can't be read is looked at once more, character by character.
-        message, read = await off_loop(body, _decoded, body)
-        if read is not body:
-            given = [{"type": "http.request", "body": read, "more_body": False}]
+        message, again = await _read(receive)
         key = _key(message.id) if isinstance(message, types.JSONRPCRequest) else None
-        given.reverse()
-
-        async def again() -> Message:
-            return given.pop() if given else await receive()
-
         if key is None:
             await handler(scope, again, send)
             return
@@ -161,11 +178,56 @@ class _Answers(EventStore):
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Note an answer. Its event has no id."""
         if is_answer(message):
-            self._requests.answered(stream_id)
+            self._requests.answered(stream_id, message)
         return ""
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
         """Send nothing."""
+
+
+async def _read(receive: Receive) -> tuple[types.JSONRPCMessage, Receive]:
+    """The message of a request, and what receives the request once more.
+
+    Raises:
+        RefusedRequest: As `_decoded`.
+    """
+    given = [await receive()]
+    while given[-1]["type"] == "http.request" and given[-1].get("more_body", False):
+        given.append(await receive())
+    body = b"".join(part.get("body", b"") for part in given)
+    # What can't be read is looked at once more, character by character.
+    message, read = await off_loop(body, _decoded, body)
+    if read is not body:
+        given = [{"type": "http.request", "body": read, "more_body": False}]
+    given.reverse()
+
+    async def again() -> Message:
+        return given.pop() if given else await receive()
+
+    return message, again
+
+
+async def _opening(scope: Scope, receive: Receive) -> Receive:
+    """Check that a request without a session opens one; what receives it once more.
+
+    The SDK would open one first, for which another's may have to end, and name it in its refusal.
+
+    Raises:
+        RefusedRequest: It doesn't; as `_decoded`.
+    """
+    if scope["method"] not in _METHODS:
+        raise refused(405, "bad_request", "There is no such method here.", allow=", ".join(_METHODS))
+    if scope["method"] == "POST":
+        message, again = await _read(receive)
+        if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
+            return again
+    raise refused(
+        400,
+        "bad_request",
+        "The request names no session, and doesn't open one.",
+        "Send initialize first, and then the header Mcp-Session-Id that its answer has; or, from 2026-07-28 on, the "
+        "header MCP-Protocol-Version.",
+    )
 
 
 def _decoded(body: bytes) -> tuple[types.JSONRPCMessage, bytes]:
@@ -248,11 +310,15 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The SDK's own refusal has the same status, and no code.
-        session_id = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
-        if session_id is not None and not self._is_open(session_id, scope.get("user")):
-            raise _unknown_session()
-        if session_id is not None and scope["method"] == "GET":
-            self._check_resumed(session_id, Headers(scope=scope).get(LAST_EVENT_ID_HEADER))
+        headers = Headers(scope=scope)
+        session_id = headers.get(MCP_SESSION_ID_HEADER)
+        event_id = headers.get(LAST_EVENT_ID_HEADER) if scope["method"] == "GET" else None
+        if session_id is None:
+            receive = await _opening(scope, receive)
+        elif not self._is_open(session_id, scope.get("user")):
+            raise _unknown_session(resumes=event_id is not None)
+        else:
+            self._check_resumed(session_id, event_id)
         await super()._handle_stateful_request(scope, receive, send)
 
     def _check_resumed(self, session_id: str, event_id: str | None) -> None:
@@ -293,16 +359,27 @@ class Sessions(StreamableHTTPSessionManager):
         if self.count >= self._max and not self._make_room(owner, counts):
             raise _no_room("bridge has", self._max, "http.max_sessions")
         # The SDK would share one store among all sessions, and a session could then ask for another's events.
-        requests = SessionRequests()
+        requests = SessionRequests(self.session_idle_timeout)
         events = None if self.json_response else SessionEvents(self._memory, owner, requests.answered)
         self.event_store = events or _Answers(requests)
         transport = super()._admit_session(requestor)
         self.event_store = None
         if transport is not None and transport.mcp_session_id:
+            requests.transport = transport
             self._sessions[transport.mcp_session_id] = _Session(owner, requests, events)
             handler = functools.partial(requests.handle, transport.handle_request)
             transport.handle_request = handler  # type: ignore[method-assign]
         return transport
+
+    async def _serve_opening_request(
+        self, http_transport: StreamableHTTPServerTransport, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session_id = http_transport.mcp_session_id
+        await super()._serve_opening_request(http_transport, scope, receive, send)
+        session = self._sessions.get(session_id) if session_id is not None else None
+        if session_id is not None and session is not None and session.requests.has_opened is False:
+            # The SDK goes by the status, which is 200 before there is an answer.
+            await self._discard_session(session_id, http_transport)
 
     def _make_room(self, owner: str, counts: collections.Counter[str]) -> bool:
         """End a session of whoever has the most, unless they wouldn't have more than this owner then.
@@ -371,10 +448,11 @@ def _no_room(who: str, most: int, setting: str) -> RefusedRequest:
     )
 
 
-def _unknown_session() -> RefusedRequest:
+def _unknown_session(*, resumes: bool) -> RefusedRequest:
+    what = "What it had begun may have been done." if resumes else "The request was not begun."
     return refused(
         404,
         "unknown_http_session",
-        "There is no such session, or it has ended. The request was not begun.",
+        f"There is no such session, or it has ended. {what}",
         "Begin another: send initialize without the header Mcp-Session-Id.",
     )

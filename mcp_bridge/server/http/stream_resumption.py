@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import anyio
 import mcp_types as types
@@ -112,11 +112,14 @@ class SessionEvents(EventStore):
     Args:
         memory: What all sessions share.
         owner: Whose session it is.
-        answered: Called with the id of a stream when it has its request's answer, before that is sent.
+        answered: Called with the id of a stream and its request's answer, before that is sent.
     """
 
     def __init__(
-        self, memory: ReplayMemory, owner: str = "", answered: Callable[[str], None] = lambda _stream_id: None
+        self,
+        memory: ReplayMemory,
+        owner: str = "",
+        answered: Callable[[str, types.JSONRPCMessage], None] = lambda _stream_id, _answer: None,
     ) -> None:
         self._memory = memory
         self._answered = answered
@@ -133,7 +136,7 @@ class SessionEvents(EventStore):
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Keep an event; None begins the stream of a request. Returns the event's id."""
         if is_answer(message):
-            self._answered(stream_id)
+            self._answered(stream_id, message)
         if len(stream_id) > MAX_KEY_CHARS:
             stream_id = hashlib.sha256(stream_id.encode("utf-8", "surrogatepass")).hexdigest()
         stream = self._current.get(stream_id)
@@ -232,7 +235,7 @@ class SessionEvents(EventStore):
             stream.notify()
 
 
-def is_answer(message: types.JSONRPCMessage | None) -> bool:
+def is_answer(message: types.JSONRPCMessage | None) -> TypeGuard[types.JSONRPCMessage]:
     """Whether a message answers a request. An error without an id belongs to the session's own stream."""
     return isinstance(message, (types.JSONRPCResponse, types.JSONRPCError)) and message.id is not None
 

@@ -104,6 +104,47 @@ print(await programs.list())
     assert [(fault["path"], fault["code"]) for fault in caught.value.details["faults"]] == FAULTS
 
 
+AS_TEXT = {
+    "python": """
+from mcp import programs
+text = '{"steps": [{"id": "w", "type": "wait", "seconds": 0}]}'
+print((await programs.run(text)).status)
+print(await programs.validate(text))
+print(len(await programs.save("kept", text)))
+print((await programs.get("kept"))["steps"][0]["id"])
+for wrong in ("steps:\\n - id: w", "{'steps': []}"):
+    print((await programs.validate(wrong))[0]["code"])
+    for call in (lambda: programs.run(wrong), lambda: programs.save("kept", wrong)):
+        try:
+            await call()
+        except Exception as exc:
+            print(exc.code, "a program is an object, or the name of a saved one" in str(exc))
+""",
+    "javascript": """
+import { programs } from "mcp";
+const text = '{"steps": [{"id": "w", "type": "wait", "seconds": 0}]}';
+console.log((await programs.run(text)).status);
+console.log(await programs.validate(text));
+console.log((await programs.save("kept", text)).length);
+console.log((await programs.get("kept")).steps[0].id);
+for (const wrong of ["steps:\\n - id: w", "{'steps': []}"]) {
+  console.log((await programs.validate(wrong))[0].code);
+  for (const call of [() => programs.run(wrong), () => programs.save("kept", wrong)]) {
+    try { await call() } catch (error) {
+      console.log(error.code, error.message.includes("a program is an object, or the name of a saved one") ? "True" : "False");
+    }
+  }
+}
+""",
+}
+
+
+async def test_a_script_may_give_a_program_as_a_text_of_json_and_of_nothing_else(bilingual):
+    record = await bilingual.run(AS_TEXT)
+    refused = ["not_json", "invalid_program True", "invalid_program True"]
+    assert lines(record) == ["success", "valid", "64", "w", *refused, *refused]
+
+
 CONDITIONS = {
     "parentheses": (f"{'(' * MANY}True{')' * MANY}", "characters; the limit is"),
     "parentheses within the limit of length": (f"{'(' * 4000}True{')' * 4000}", "nested deeper than"),

@@ -141,7 +141,7 @@ HOSTILE = (
     "$a := 1",
     "eval('1')",
     "{'a': 1}",
-    "$a['b'] == 1",
+    "$a['b'].__class__() == 1",
     "print",
     "b'x' == $a",
     "$$",
@@ -227,12 +227,79 @@ def test_an_index_may_be_written_in_brackets():
 
 @pytest.mark.parametrize(
     "text",
-    ["$a[-1]", "$a[b]", "$a['b']", "$a[0", "$a[]", "$a[0]b", "$a[0.5]", "$a [0]", "$a[٣]", "$a[0](1)", "$a[ 0 ]"],
+    [
+        "$a[-1]",
+        "$a[b]",
+        "$a['b",
+        "$a ['b']",
+        "$a['b' ]",
+        "$a['b']c",
+        "$a['b\"]",
+        "$a.['b']",
+        "$a['b'](1)",
+        "$a[0",
+        "$a[]",
+        "$a[0]b",
+        "$a[0.5]",
+        "$a [0]",
+        "$a[٣]",
+        "$a[0](1)",
+        "$a[ 0 ]",
+    ],
 )
 def test_no_other_brackets_follow_a_reference(text):
     message = str(refused(text))
     if text.startswith("$a["):
-        assert any(words in message for words in ("is written $name[0]", "nothing joins", "means nothing", "a call"))
+        assert any(
+            words in message
+            for words in ("is written $name[0]", "nothing joins", "nothing closes", "means nothing", "a call")
+        )
+
+
+# --- names in quotes ---
+
+
+def test_a_name_that_is_no_word_is_quoted():
+    message = {"content-type": {"@id": [1, {"first name": "x"}]}, "$filter": 2, "it's": 3, "": 4, "a.b": 5}
+    assert holds("$m['content-type']['@id'][1]['first name'] == 'x'", m=message)
+    assert holds("$m[\"content-type\"]['@id'].0 == 1 and $m['content-type'].no == None", m=message)
+    assert holds(
+        "$m['$filter'] == 2 and $m[\"it's\"] == 3 and $m[''] == 4 and $m['a.b'] == 5 and 2 in[$m['$filter']]", m=message
+    )
+    assert holds("$['to-addr'] == 'bob' and $['to-addr'] == $[\"to-addr\"]", **{"to-addr": "bob"})
+    assert holds("$['m'].x[0] == $m['x'][0] and $['m']['x'] == [1]", m={"x": [1]})
+    assert Condition("$['to-addr'].x == $m['content-type']").references == {
+        ("to-addr", ("x",)),
+        ("m", ("content-type",)),
+    }
+    assert branch("$s['content-type'] == 1", {"content-type": 1})[0] == "yes"
+    assert branch("$['my step'] == 1", 0, {"my step": 1})[0] == "yes"
+
+
+def test_within_a_quoted_text_brackets_are_text():
+    assert holds("'$m[x]' == '1[x]' and \"$m['x']\" == \"1['x']\"", m=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("$to-addr == 'bob'", "$['to-addr']"),
+        ("$a.content-type.x==1", "$a['content-type'].x"),
+        ("not $a.@id", "$a['@id']"),
+        ("$a.it-is", "$a['it-is']"),
+        ("$", "$['any name']"),
+        ("$['x'", "$['any name']"),
+        ("$a[b]", "$name['any name']"),
+    ],
+)
+def test_a_name_that_wants_quotes_is_shown_with_them(text, said):
+    assert said in str(refused(text))
+
+
+def test_what_a_quoted_name_leads_to_is_told_as_it_is_written():
+    told = why("$s['content-type'].x > 1", {"content-type": {}})
+    assert "$s['content-type'] is an empty object, and has no x" in told
+    assert "there is no $['my step']" in why("$['my step'] > 1", 0)
 
 
 # --- why there is no answer ---
@@ -334,6 +401,49 @@ def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it(
     assert machine.told_error.endswith(
         "$rows is the text '[2]', and has no 0: `parse: json` on that step makes a value of it"
     )
+
+
+BODY = {"type": "tool", "tool": "t"}
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("step", "context", "text"),
+    [
+        ({"type": "map", "over": "$x", "step": BODY}, {"x": {}}, "$x is an empty object"),
+        (
+            {"type": "map", "over": "$x", "step": BODY},
+            {"x": "[1]"},
+            "$x is the text '[1]': `parse: json` on that step makes a value of it",
+        ),
+        (
+            {"type": "map", "over": "$nope", "step": BODY},
+            {},
+            "there is no $nope, neither in the context nor as a step that has an output",
+        ),
+        ({"type": "map", "over": "$x[0].y", "step": BODY}, {"x": [{"y": None}]}, "$x.0.y is null"),
+        ({"type": "map", "over": "$x.z", "step": BODY}, {"x": {"y": 1}}, "$x is an object with 'y', and has no z"),
+        ({"type": "wait", "seconds": "$x"}, {"x": True}, "$x is true"),
+        ({"type": "wait", "seconds": "$ctx.x"}, {"x": "True"}, "$ctx.x is the text 'True'"),
+        (
+            {"type": "wait", "seconds": "$nope.x"},
+            {},
+            "there is no $nope, neither in the context nor as a step that has an output",
+        ),
+    ],
+)
+def test_what_is_no_list_to_go_over_or_no_time_to_wait_is_told_with_its_type(step, context, text, on_error):
+    machine, _ = run({"steps": [{"id": "s", "on_error": on_error, **step}]}, {}, context)
+    (row,) = told_rows(machine)
+    assert row["why"] == text
+    assert machine.told_error == (f"{machine.error}: {text}" if on_error == "fail" else None)
+    assert text not in dump(machine).decode()
+
+
+def test_a_list_that_is_too_long_is_told_as_that_alone():
+    machine, _ = run({"steps": [{"id": "s", "type": "map", "over": "$x", "step": BODY}]}, {}, {"x": [0] * 20_000})
+    assert "has 20000 items" in machine.error
+    assert machine.told_error == machine.error
 
 
 # --- each operator ---

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_driver import run
 
-from mcp_bridge.kernel.language.references import MAX_FILLED, MAX_TEXT_CHARS, MISSING, Template, TextTooLongError, walk
+from mcp_bridge.kernel.language.references import (
+    MAX_FILLED,
+    MAX_TEXT_CHARS,
+    MISSING,
+    Template,
+    TextTooLongError,
+    lone,
+    walk,
+)
 from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.kernel.values import MAX_DEPTH, normal
 
@@ -105,6 +113,41 @@ def test_case_18_what_has_the_name_ctx_comes_before_the_context():
 
 def test_steps_come_before_the_context():
     assert asked({"x": "$s", "y": "$s.k"}, {"k": 1}, {"s": {"k": 2}}) == {"x": {"k": 1}, "y": 1}
+
+
+# --- names in quotes ---
+
+
+@pytest.mark.parametrize("text", ["$d['a']", "$d['x-y']", '<$d["x-y"]>', "$['d']"])
+def test_in_templates_brackets_stay_text_as_recorded_programs_have_them(text):
+    assert asked({"x": text}, context={"d": 5}) == {"x": text.replace("$d", "5")}
+
+
+def test_where_a_reference_stands_alone_its_names_may_be_quoted():
+    steps = [
+        {
+            "id": "m",
+            "type": "map",
+            "over": "$s['my rows'][1]",
+            "step": {"type": "tool", "tool": "t", "args": {"x": "$item"}},
+        },
+        {"id": "w", "type": "wait", "seconds": "$['a-b']['c'].d"},
+    ]
+    output = {"my rows": [0, [1, 2]]}
+    program = {"steps": [{"id": "s", "type": "tool", "tool": "first"}, *steps]}
+    machine, calls = run(program, {"first": [{"value": output}], "t": [{"value": 0}] * 2}, {"a-b": {"c": {"d": 0}}})
+    assert machine.status == "success"
+    assert [each for each in calls if each[0] == "t"] == [["t", {"x": 1}], ["t", {"x": 2}]]
+
+
+def test_a_quoted_name_that_leads_nowhere_is_named_as_it_is_written():
+    program = {"steps": [{"id": "w", "type": "wait", "seconds": "$['a-b']"}]}
+    assert "'seconds' is \"$['a-b']\"" in run(program, {})[0].error
+
+
+def test_what_a_lone_reference_gives_is_bounded_as_in_a_template():
+    with pytest.raises(TextTooLongError):
+        lone("$['a-b']").fill(lookup_in({"a-b": ["x" * MAX_FILLED]}))
 
 
 # --- paths ---

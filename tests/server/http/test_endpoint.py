@@ -15,6 +15,8 @@ import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, kept_serving, serving
+from http_servers import ScriptedServer, remote
+from http_servers import serving as serving_app
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import _streamable_http_modern
@@ -499,6 +501,37 @@ async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_be
                 assert (await client.list_tools()).tools
 
 
+async def test_a_session_whose_initialize_has_failed_is_none_and_takes_no_place(configure, json_answers):
+    setup = configure(http={"max_sessions_per_principal": 1, "json_answers": json_answers})
+    async with serving(setup) as bridge, bridge.http() as http:
+        for _ in range(2):
+            failed = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize"}, headers=ACCEPT)
+            assert (failed.status_code, '"error"' in failed.text) == (200, True)
+            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            session = ACCEPT | {"mcp-session-id": failed.headers["mcp-session-id"]}
+            assert (await http.post("/mcp", json=ping, headers=session)).status_code == 404
+        session = await opened(http)
+        assert (await http.post("/mcp", json=ping, headers=session)).status_code == 200
+
+
+async def test_what_opens_no_session_is_refused_and_ends_nobodys(configure):
+    setup = configure(http={"max_sessions": 2}, principals={"anna": {}, "bert": {}})
+    anna, bert = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert"))
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with serving(setup) as bridge, bridge.http() as http:
+        sessions = [await opened(http, **anna) for _ in range(2)]
+        for method, body, status in (
+            *((each, None, 400) for each in ("GET", "DELETE")),
+            *((each, None, 405) for each in ("HEAD", "PUT", "TRACE", "OPTIONS")),
+            *(("POST", each, 400) for each in (ping, {"jsonrpc": "2.0", "method": "notifications/initialized"})),
+        ):
+            answer = await http.request(method, "/mcp", json=body, headers=ACCEPT | bert)
+            assert (answer.status_code, "mcp-session-id" in answer.headers) == (status, False), method
+            assert (answer.headers.get("allow") == "GET, POST, DELETE") == (status == 405)
+        for session in sessions:
+            assert (await http.post("/mcp", json=ping, headers=session)).status_code == 200
+
+
 async def test_sessions_of_all_are_bounded_and_who_comes_too_late_is_told_when_to_try_again(configure):
     async with serving(configure(http={"max_sessions": 1})) as bridge, bridge.http() as http:
         first = await opened(http)
@@ -570,7 +603,7 @@ async def test_a_request_that_is_answered_and_not_over_yet_is_no_open_stream(met
     async def handler(_, receive, send):
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        requests.answered(str(INITIALIZE["id"]))
+        requests.answered("0", types.JSONRPCResponse(jsonrpc="2.0", id=INITIALIZE["id"], result={}))
         answered.set()
         await over.wait()
 
@@ -916,6 +949,38 @@ async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_ca
             found = events("".join([part async for part in answer.aiter_text()]))
         assert found[-1][1]["error"]["code"] == -32800
         await setup.no_container_of(http_bridge.pid)
+
+
+async def test_a_session_is_not_idle_while_a_call_goes_on_without_its_connection(configure):
+    released = anyio.Event()
+
+    async def answer(_, message, __):
+        if message["method"] == "tools/call":
+            await released.wait()
+
+    server = ScriptedServer(answer)
+    async with serving_app(server.app) as port:
+        setup = configure(remote(port), http={"session_idle_timeout": 0.5})
+        async with serving(setup) as bridge, bridge.http() as http:
+            session = await opened(http)
+            code = "from mcp.servers import remote\nprogress(0, 1, 'running')\nprint(await remote.act())"
+            resuming = session | {"last-event-id": await begun(http, session, code)}
+            await until(lambda: server.calls)
+            # More than it may be idle, and half a second more than its end would take.
+            await anyio.sleep(1)
+            async with http.stream("GET", "/mcp", headers=resuming) as answer:
+                assert answer.status_code == 200, await answer.aread()
+                released.set()
+                found = events("".join([part async for part in answer.aiter_text()]))
+            assert "done" in found[-1][1]["result"]["content"][0]["text"]
+
+            async def is_over():
+                return (await http.get("/mcp", headers=resuming)).status_code == 404
+
+            # Each look is a request, too.
+            await until(is_over, every=1)
+            ended = await http.get("/mcp", headers=resuming)
+            assert (code_of(ended), "may have been done" in ended.text) == ("unknown_http_session", True)
 
 
 # --- ids ---

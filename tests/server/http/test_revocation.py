@@ -10,10 +10,10 @@ import anyio.to_thread
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
-from http_bridge import serving
+from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from starlette.requests import HTTPConnection
 
@@ -21,7 +21,7 @@ from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.server.http import app
 from mcp_bridge.server.http.authentication.authentication_settings import Authentication
-from mcp_bridge.server.http.authentication.authenticator import Authenticator
+from mcp_bridge.server.http.authentication.authenticator import LOOK_SECONDS, SECOND_LOOK_SECONDS, Authenticator
 from mcp_bridge.server.principal_calls import PrincipalCalls
 
 pytestmark = [pytest.mark.timeout(170), pytest.mark.usefixtures("whole_ledgers")]
@@ -202,6 +202,98 @@ async def test_a_principal_that_has_another_token_keeps_what_runs_in_its_session
         await until(has_ended)
 
 
+def run(code, token, *, progress=False):
+    """A call of 2026-07-28: its body, and its headers."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/clientInfo": {"name": "a-test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    } | ({"progressToken": 1} if progress else {})
+    params = {"name": "run_python", "arguments": {"code": code}, "_meta": meta}
+    headers = {"mcp-protocol-version": NEW, "mcp-method": "tools/call", "mcp-name": "run_python"}
+    body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return {"json": body, "headers": ACCEPT | headers | {"authorization": f"Bearer {token}"}}
+
+
+async def status_of(http, token):
+    """The status of a short request."""
+    return (await http.post("/mcp", **run("1", token))).status_code
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+async def test_a_call_whose_token_expires_meanwhile_goes_on_and_is_answered(configure, hanging, mode):
+    """A client that got 401 would take another token, and have everything done again."""
+    setup = configure(remote(hanging.port))
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    brief = token_of(setup, "anna")
+    async with serving(setup) as bridge, bridge.http() as http, client_of(bridge, brief, mode) as client:
+        # Else the client asks for the list once it has the answer.
+        await client.list_tools()
+        calling = asyncio.ensure_future(client.call_tool("run_python", {"code": CALLS}))
+        await until(lambda: hanging.calls)
+        await anyio.to_thread.run_sync(setup.command, "principal", "rotate", "anna", "--grace", "5s")
+
+        async def has_expired():
+            return await status_of(http, brief) == 401
+
+        await until(has_expired)
+        # A change forgets what has expired, which isn't revoked by that.
+        token_of(setup, "ben")
+        await anyio.sleep(2 * (LOOK_SECONDS + SECOND_LOOK_SECONDS))
+        hanging.released.set()
+        assert "done" in (await calling).content[0].text
+        assert len(hanging.calls) == 1
+
+
+@pytest.mark.parametrize("progress", [False, True], ids=["nothing sent", "stream begun"])
+async def test_a_call_that_had_begun_when_its_token_was_revoked_is_told_so_and_gets_no_401(
+    configure, hanging, progress
+):
+    setup = configure(remote(hanging.port))
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    anna, other = token_of(setup, "anna"), token_of(setup, "anna")
+    async with serving(setup) as bridge, bridge.http() as http:
+        code = f"progress(0, 1)\n{CALLS}" if progress else CALLS
+        posting = asyncio.ensure_future(http.post("/mcp", **run(code, anna, progress=progress)))
+        await until(lambda: hanging.calls)
+        await anyio.to_thread.run_sync(setup.command, "principal", "revoke", "anna", "--token", anna.split("_")[1])
+        answer = await posting
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream" if progress else "application/json")
+        told = json.loads(answer.text.rpartition("data: ")[2]) if progress else answer.json()
+        assert (told["id"], told["error"]["data"]["code"]) == (7, "cancelled")
+        assert "had begun, and was cancelled" in told["error"]["message"]
+        assert (await status_of(http, anna), await status_of(http, other)) == (401, 200)
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_a_sessions_call_that_goes_on_when_its_token_is_revoked_is_not_taken_for_refused(configure, hanging):
+    setup = configure(remote(hanging.port), http={"json_answers": True})
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    anna = token_of(setup, "anna")
+    token_of(setup, "anna")
+    async with serving(setup) as bridge:
+
+        async def call():
+            async with client_of(bridge, anna, "legacy") as client:
+                with pytest.raises(MCPError, match="had begun, and goes on"):
+                    await client.call_tool("run_python", {"code": CALLS})
+
+        calling = asyncio.ensure_future(call())
+        await until(lambda: hanging.calls)
+        await anyio.to_thread.run_sync(setup.command, "principal", "revoke", "anna", "--token", anna.split("_")[1])
+        await calling
+        hanging.released.set()
+
+        async def has_succeeded():
+            return [row["status"] for row in (await executions(setup)).values()] == ["success"]
+
+        await until(has_succeeded)
+
+
 @pytest.mark.parametrize("is_back", [True, False])
 async def test_a_principal_that_is_missing_for_a_moment_keeps_its_calls(is_back):
     """An editor has the configuration half-written: the second look finds it whole."""
@@ -238,7 +330,7 @@ async def test_a_request_goes_on_while_its_credential_is_missing_for_a_moment(mo
     request = HTTPConnection(scope)
     assert await asked.principal(request) == anna
     steps = ["away", "back", "away", "still away"]
-    real = asked._has_ended
+    real = asked._was_revoked
 
     async def look(credential):
         step = steps.pop(0)
@@ -248,7 +340,7 @@ async def test_a_request_goes_on_while_its_credential_is_missing_for_a_moment(mo
             file.write_bytes(whole if step == "back" else whole[:-9])
         return await real(credential)
 
-    monkeypatch.setattr(asked, "_has_ended", look)
+    monkeypatch.setattr(asked, "_was_revoked", look)
     with anyio.fail_after(DEADLINE_SECONDS):
         await asked.ended(request)
     assert steps == []

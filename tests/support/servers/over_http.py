@@ -1,7 +1,7 @@
 """An MCP server over HTTP, made with the SDK, that counts how often each call reaches its tool.
 
 `over_http.py MODE CALLS [PORT]`: MODE is `events` (answers are event streams that can be resumed), `json`, `stateless` or `sse` (the
-transport of protocol version 2024-11-05), each with `+resources` behind it for a server that has some. CALLS is a file to which the marker of each call is appended, as a line,
+transport of protocol version 2024-11-05; nothing is answered before the client is ready), each with `+resources` behind it for a server that has some. CALLS is a file to which the marker of each call is appended, as a line,
 before the tool answers. The port that it listens on is the first line that it prints.
 """
 
@@ -9,12 +9,15 @@ import asyncio
 import os
 import socket
 import sys
+import warnings
 from typing import Annotated
 
 import uvicorn
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.streamable_http import EventMessage, EventStore
+from mcp_types import INVALID_REQUEST
 from pydantic import Field
 
 mode, calls, *rest = sys.argv[1:]
@@ -42,7 +45,20 @@ class Events(EventStore):
         return stream
 
 
-mcp = MCPServer("over-http")
+ready = set()
+
+
+async def refused_until_ready(ctx, call_next):
+    """Answer nothing before the client has said that it is ready, as servers of the time of this transport do."""
+    session = ctx.request.query_params["session_id"]
+    if ctx.method == "notifications/initialized":
+        ready.add(session)
+    elif ctx.method not in {"initialize", "ping"} and ctx.request_id is not None and session not in ready:
+        raise MCPError(INVALID_REQUEST, "Received request before initialization was complete")
+    return await call_next(ctx)
+
+
+mcp = MCPServer("over-http", middleware=[refused_until_ready] if mode == "sse" else [])
 
 
 def note(marker):
@@ -55,7 +71,11 @@ def note(marker):
 async def count(marker: str, size: int = 0, seconds: float = 0.0) -> str:
     """Note that the call has happened, and answer with its marker and some more text."""
     note(marker)
-    await asyncio.sleep(seconds)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        note(f"{marker}-cancelled")
+        raise
     return marker + "." * size
 
 
@@ -88,6 +108,17 @@ async def grow(ctx: Context) -> str:
     if ctx.session.protocol_version != "2026-07-28":
         await ctx.session.send_tool_list_changed()
     return "announced"
+
+
+@mcp.tool()
+async def asking(ctx: Context) -> str:
+    """Ask the client whether it is there, and for its folders; why it has none to tell."""
+    await ctx.session.send_ping()
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            return str(await ctx.session.list_roots())
+        except MCPError as error:
+            return error.error.message
 
 
 @mcp.tool()

@@ -45,6 +45,9 @@ SCOPE_CLAIM = "scope"
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,500}")
 """A scope (RFC 6749, section 3.3)."""
 
+_URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+"""The characters of a URI (RFC 3986, section 2)."""
+
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 _HEADERS_OF_CLIENTS = frozenset(
@@ -77,9 +80,20 @@ def _mapped(value: dict[str, str] | None) -> dict[str, str] | None:
 Mapped: TypeAlias = Annotated[dict[str, str] | None, AfterValidator(_mapped)]
 
 
-def _address(url: str) -> str:
+def _address_problem(url: str) -> str | None:
+    """Why an address can't be used, or None. It goes into headers."""
     if problem := url_problem(url):
-        raise ValueError(problem.removesuffix("."))
+        return problem.removesuffix(".")
+    if not _URI.fullmatch(url):
+        return (
+            "write it as clients send it, in ASCII: a host as punycode (xn--…), other letters and signs percent-encoded"
+        )
+    return None
+
+
+def _address(url: str) -> str:
+    if problem := _address_problem(url):
+        raise ValueError(problem)
     return url
 
 
@@ -139,8 +153,10 @@ class OAuthResource(BaseModel):
 
     @model_validator(mode="after")
     def _has_address(self) -> OAuthResource:
-        if self.resource is None and url_problem(self.audience):
-            raise ValueError('the audience is no address: write resource = "https://…/mcp", the bridge\'s own')
+        if self.resource is None and (problem := _address_problem(self.audience)):
+            raise ValueError(
+                f'the audience is no address ({problem}): write resource = "https://…/mcp", the bridge\'s own'
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -34,7 +34,7 @@ from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import EndedToken, Unauthenticated, UnknownSigningKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from starlette.requests import HTTPConnection, Request
@@ -67,14 +67,14 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _CREDENTIAL = "mcp_bridge.credential"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Credential:
     """What a request was authenticated by.
 
     Attributes:
         principal: Whose it is.
         token: The id of a token of ours, or None.
-        expires: When it ends, in seconds since the epoch, or None.
+        expires: When it ends, in seconds since the epoch, or None. One that is replaced may get an earlier end.
     """
 
     principal: Principal
@@ -154,18 +154,20 @@ class Authenticator:
 
     async def ended(self, request: HTTPConnection) -> None:
         """Wait until the credential that `principal` has found in a request is revoked or expires, or is of nobody."""
-        credential: _Credential = request.scope[_CREDENTIAL]
-        while True:
-            if await self._has_ended(credential):
-                await anyio.sleep(SECOND_LOOK_SECONDS)
-                if await self._has_ended(credential):
-                    return
-            await anyio.sleep(LOOK_SECONDS)
+        await _until(self._has_ended, request)
+
+    async def revoked(self, request: HTTPConnection) -> None:
+        """As `ended`, but for one that merely expires: it was good when what goes on was begun."""
+        await _until(self._was_revoked, request)
 
     async def _has_ended(self, credential: _Credential) -> bool:
+        return await self._was_revoked(credential) or self._has_expired(credential)
+
+    def _has_expired(self, credential: _Credential) -> bool:
+        return credential.expires is not None and self._clock() >= credential.expires
+
+    async def _was_revoked(self, credential: _Credential) -> bool:
         if self._has_lost_table(credential.principal.name):
-            return True
-        if credential.expires is not None and self._clock() >= credential.expires:
             return True
         if credential.token is None:
             return False
@@ -173,8 +175,11 @@ class Authenticator:
             record = (await self._current()).get(credential.token)
         except BridgeError:
             return True
-        # A token that is replaced may get an earlier end than it had.
-        return record is None or record.has_expired(self._clock())
+        if record is None:
+            # Those that have expired are forgotten at the next change.
+            return not self._has_expired(credential)
+        credential.expires = record.expires
+        return False
 
     async def knows(self, name: str) -> bool:
         """Whether anybody could still authenticate as a principal, by a token that there is or by another's word."""
@@ -215,7 +220,7 @@ class Authenticator:
             return JSONResponse(document, headers={"access-control-allow-origin": "*"})
 
         # At the root as well: some clients look only there.
-        paths = dict.fromkeys((urlsplit(_metadata_url(self._oauth)).path, WELL_KNOWN))
+        paths = dict.fromkeys((unquote(urlsplit(_metadata_url(self._oauth)).path), WELL_KNOWN))
         return [Route(path, metadata, methods=["GET"]) for path in paths]
 
     async def _credential(self, request: HTTPConnection) -> _Credential:
@@ -389,6 +394,17 @@ class Authenticator:
 
 
 _SERVER_ERROR = 500
+
+
+async def _until(is_over: Callable[[_Credential], Awaitable[bool]], request: HTTPConnection) -> None:
+    """Wait until this is so of a request's credential, and still so at a second look."""
+    credential: _Credential = request.scope[_CREDENTIAL]
+    while True:
+        if await is_over(credential):
+            await anyio.sleep(SECOND_LOOK_SECONDS)
+            if await is_over(credential):
+                return
+        await anyio.sleep(LOOK_SECONDS)
 
 
 def _access_tokens(oauth: OAuthResource) -> AccessTokens:

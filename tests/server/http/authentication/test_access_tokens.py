@@ -707,6 +707,25 @@ async def test_an_audience_that_is_no_address_has_one_beside_it(issuer, tmp_path
         (await server.bearer(issuer.token())).refused(401, "bad_token")
 
 
+async def test_the_metadata_is_where_a_refusal_says_also_with_a_percent_in_its_path(issuer, tmp_path):
+    text = config(issuer).replace(AUDIENCE, "http://127.0.0.1/team%20a/mcp%C3%A9")
+    async with authenticating(tmp_path, text) as server:
+        said = (await server.ask()).refused(401, "credentials_needed").headers["www-authenticate"]
+        path = said.partition('resource_metadata="http://127.0.0.1')[2].removesuffix('"')
+        assert path == "/.well-known/oauth-protected-resource/team%20a/mcp%C3%A9"
+        answer = await server.ask(path=path)
+        assert json.loads(answer.body)["resource"] == "http://127.0.0.1/team%20a/mcp%C3%A9"
+
+
+@pytest.mark.parametrize("where", ["https://brücke.例え.jp/mcp", 'https://b.example/mc"p', "https://b.example/mc\\p"])
+def test_an_address_that_no_header_can_hold_is_refused(where):
+    for keys in ({"audience": where}, {"audience": "api://bridge", "resource": where}):
+        with pytest.raises(ValueError, match="punycode"):
+            OAuthResource(issuer="https://i.example", **keys)
+    assert OAuthResource(issuer="https://i.example", audience=where, resource=AUDIENCE).address == AUDIENCE
+    assert OAuthResource(issuer="https://i.example", audience="https://xn--brcke-lva.xn--r8jz45g.jp/mcp")
+
+
 async def test_without_an_authorization_server_there_is_no_metadata(tmp_path):
     async with authenticating(tmp_path, "[principals.anna]") as server:
         assert (await server.ask(path="/.well-known/oauth-protected-resource")).status == 404
