@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from mcp_bridge.downstream.openapi.bodies import Body
 from mcp_bridge.downstream.openapi.compiled_service import OperationPlan
@@ -17,7 +18,6 @@ from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of, is_credential
-from mcp_bridge.downstream.openapi.requests import query_names
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:
@@ -65,12 +65,11 @@ def compile_operation(
     """
     template, mark, query = path.partition("?")
     _check_path(template)
-    if mark:
-        _check_query(document, query)
+    in_query = _checked_query(document, query) if mark else frozenset()
     described = document.decoded("Operation", operation.value, _OPERATION_FIELDS, unused="responses")
     schemas = SchemaSet(document.schemas, "request", limits.arguments)
     arguments = arguments_of(document, template, item, operation, schemas)
-    if set_twice := {each.plan.name for each in arguments if each.plan.location == "query"} & query_names(query):
+    if set_twice := in_query.intersection(each.plan.name for each in arguments if each.plan.location == "query"):
         raise DocumentError(f"has the parameter {min(set_twice)!r} in the query of its path, too")
     properties: Json = {each.plan.argument: each.schema for each in arguments}
     required = [each.plan.argument for each in arguments if each.required]
@@ -118,12 +117,14 @@ def _check_path(path: str) -> None:
 _QUERY = re.compile(r"(?:[A-Za-z0-9._~/:@,&=-]|%[0-9A-Fa-f]{2}){1,500}")
 
 
-def _check_query(document: Document, query: str) -> None:
-    """Check a query that is a part of a path, and the same for every call: `/messages?beta=true`."""
+def _checked_query(document: Document, query: str) -> frozenset[str]:
+    """The names in a query that is a part of a path, and the same for every call: `/messages?beta=true`."""
     if not _QUERY.fullmatch(query):
         raise DocumentError("has a path with a query that isn't the same for every call")
-    if any(is_credential(document, name, "query") for name in query_names(query)):
+    names = frozenset(name for name, _ in parse_qsl(query, keep_blank_values=True))
+    if any(is_credential(document, name, "query") for name in names):
         raise DocumentError("has a path with a query that only the configuration may set")
+    return names
 
 
 def _description(described: Any, method: str, path: str) -> str:

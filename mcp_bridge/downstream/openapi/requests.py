@@ -111,7 +111,7 @@ def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], cred
     segments: dict[str, str] = {}
     taken = {scheme.name for scheme in credentials.schemes.values() if scheme.place == "query"}
     taken |= {parameter.name for parameter in plan.parameters if parameter.location == "query"}
-    taken |= query_names(plan.query)
+    taken |= {name for name, _ in parse_qsl(plan.query, keep_blank_values=True)}
     for parameter in plan.parameters:
         if parameter.argument not in arguments:
             continue
@@ -160,11 +160,6 @@ def _add_credentials(
                 headers["authorization"] = f"Basic {base64.b64encode(credential.encode()).decode()}"
             case "bearer":
                 headers["authorization"] = f"Bearer {credential}"
-
-
-def query_names(query: str) -> set[str]:
-    """The names of a query's parameters."""
-    return {name for name, _ in parse_qsl(query, keep_blank_values=True)}
 
 
 def _template_parts(template: str) -> Iterator[tuple[bool, str]]:
