@@ -55,9 +55,11 @@ KITTEN = {"allOf": [ref("Cat"), part([], weeks=NUMBER)]}
     [ref("Pet"), ref("Alias"), ref("Named"), {"allOf": [ref("Pet")]}, {"allOf": [ref("Alias")], "title": "A pet"}],
 )
 def test_a_parent_that_lists_its_heirs_is_one_of_them(used, said):
-    pet = parent(oneOf=[ref("Cat"), ref("Dog"), ref("Stray")], additionalProperties=False) | said
+    listed = [ref(name) for name in ("Cat", "Dog", "Stray", "Fish")]
+    pet = parent(oneOf=listed, additionalProperties=False) | said
+    fish = {"allOf": [{"allOf": [ref("Pet")]}, part([], depth=NUMBER)]}
     named, stray = {"allOf": [ref("Pet")], "description": "Any pet."}, {"allOf": [ref("Pet")]}
-    found = service(used, Pet=pet, Cat=CAT, Dog=DOG, Alias=ref("Pet"), Named=named, Stray=stray)
+    found = service(used, Pet=pet, Cat=CAT, Dog=DOG, Alias=ref("Pet"), Named=named, Stray=stray, Fish=fish)
     schema = schema_of(found)
     # A dog fits both where a number of lives is allowed to be there.
     assert fits(schema, body={"kind": "Dog", "bark": "w", "lives": 1})

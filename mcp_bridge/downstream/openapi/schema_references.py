@@ -263,7 +263,10 @@ def _other_name_of(value: Any) -> Json | None:
 
 
 def _as_base(part: Any) -> Any:
-    return part | {_AS_BASE: True} if _reference(part) is not None else part
+    if _reference(part) is not None:
+        return part | {_AS_BASE: True}
+    parts = _list(part, "allOf")
+    return part | {"allOf": [_as_base(each) for each in parts]} if parts else part
 
 
 def _address(place: Place) -> str:
