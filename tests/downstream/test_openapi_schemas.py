@@ -114,6 +114,14 @@ def test_parents_that_name_each_other_end():
         assert fits(schema, body={"kind": "a"})
 
 
+@pytest.mark.parametrize("names", [{"oneOf": [ref("Cat")]}, {"mapping": {"cat": "Cat"}}])
+def test_a_part_of_a_parent_may_name_the_heirs(names):
+    choice = part(["kind"], kind=TEXT) | {"discriminator": {"propertyName": "kind"} | names} | names
+    schemas = {"Pet": {"allOf": [part([], id=NUMBER), choice]}, "Cat": CAT}
+    assert fits(schema_of(service(ref("Pet"), **schemas)), body={"id": 1, "kind": "cat", "lives": 9})
+    assert list(schema_of(service(ref("Cat"), **schemas))["properties"]) == ["id", "kind", "lives"]
+
+
 def test_a_parent_without_heirs_is_a_plain_object():
     assert schema_of(service(ref("Pet"), Pet=parent()))["properties"] == {"kind": TEXT}
 

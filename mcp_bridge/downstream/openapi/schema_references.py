@@ -75,7 +75,10 @@ class SchemaReferences:
             return place, False
         if place not in self._has_base:
             found = self._references.look_up(reference, node.uri).value
-            self._has_base[place] = _other_name_of(found) is not None or self._is_parent(found, place)
+            is_parent = self._is_parent(found, place) or any(
+                self._is_parent(each, None) for each in _list(found, "allOf")
+            )
+            self._has_base[place] = is_parent or _other_name_of(found) is not None
         return place, self._has_base[place]
 
     def followed(self, node: Node) -> Node:
@@ -93,7 +96,10 @@ class SchemaReferences:
             if is_base and _reference(found.value) is not None:
                 found = Node(found.value | {_AS_BASE: True}, found.uri)
             elif (parts := _list(found.value, "allOf")) and (is_base or self._inherits(found, place)):
-                found = Node(found.value | {"allOf": [_as_base(part) for part in parts]}, found.uri)
+                parts = [_as_base(part) for part in parts]
+                if is_base:
+                    parts = [self._with_heirs(Node(part, found.uri), None, is_base=True).value for part in parts]
+                found = Node(found.value | {"allOf": parts}, found.uri)
             self._known[target] = self._with_heirs(found, place, is_base=is_base)
         return self._known[target]
 
