@@ -1,6 +1,7 @@
 """OpenAPI documents as tools: what is read of them, what is left out and why, and what a stranger's could do."""
 
 import json
+import math
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.compiled_service import Order
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.downstream.openapi.document_fetching import compile_order
+from mcp_bridge.downstream.openapi.document_text import parse
 
 PET = {
     "type": "object",
@@ -50,8 +52,11 @@ def test_each_version_is_read(version):
         ("[" * 100_000, "nested deeper than 200 levels"),
         ("a: " + "[" * 1000, "nested deeper than 200 levels"),
         ("!!python/object:os.system x", "is not YAML"),
+        ("a: 0x" + "f" * 1001, "a number of more than 1000 digits"),
+        ("a: !!float x", "is not YAML"),
+        ("[" + "9" * 5000 + "]", "is not JSON: Exceeds the limit"),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_what_is_no_document_is_told_with_its_place(text, said):
     assert said in compiled(text, outcome=True).problem
@@ -63,6 +68,52 @@ def test_yaml_is_read_as_yaml_1_2():
     )
     service = compiled(text + "\nx-date: 2020-01-01\nx: {200: a, yes: b}\n")
     assert service.tools[0]["title"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        *((each, None) for each in ("~", "null", "Null", "NULL", "")),
+        *((each, True) for each in ("true", "True", "TRUE")),
+        *(("017", 17), ("+1", 1), ("-0", 0), ("0o17", 15), ("0x1F", 31)),
+        *((".5", 0.5), ("-.5", -0.5), ("1.", 1.0), ("1e3", 1000.0), ("+12.e3", 12000.0), ("-2E+05", -200_000.0)),
+        *((each, math.inf) for each in (".inf", "+.Inf", ".INF")),
+        *((each, each) for each in ("1_000", "0b1", "190:20", "0o8", "+0x1f", "1e", ".", "+", "=", ".iNF", "on")),
+        *((each, each) for each in ("2020-01-01", "1.2.3", "0x", "nan", "685_230.15")),
+        ("!!timestamp 2020-01-01", "2020-01-01"),
+        ("!!int '7'", 7),
+    ],
+)
+def test_a_scalar_is_what_the_core_schema_of_yaml_1_2_says(written, value):
+    found = parse(f"a: {written}")["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_keys_are_texts_as_they_are_written():
+    text = "{200: 1, 1e3: 1, 0x1F: 1, 1.10: 1, ~: 1, True: 1}"
+    assert parse(text).keys() == {"200", "1e3", "0x1F", "1.10", "null", "true"}
+    # An alias of a key, and what is merged.
+    assert parse("a: &m {&k 5: *k}\nb: {<<: *m, 1.0: 2}") == {"a": {"5": 5}, "b": {"5": 5, "1.0": 2}}
+
+
+def test_a_bound_without_end_is_none():
+    text = yaml.safe_dump(
+        document({"/a": {"get": {"operationId": "a", "parameters": [ID | {"in": "query", "schema": {"maximum": 1}}]}}})
+    )
+    for written in (".inf", ".nan", "1e999"):
+        assert schema_of(compiled(text.replace("maximum: 1", f"maximum: {written}")), "a")["properties"] == {"id": {}}
+
+
+def test_an_operation_is_chosen_by_its_id_whatever_that_is():
+    paths = {"/a": {"get": {"operationId": "List all things"}}, "/b": {"get": {"operationId": "GET /a"}}}
+    for pattern, names in (
+        ("List all things", ["List all things"]),
+        ("List *", ["List all things"]),
+        ("GET /a", ["List all things", "GET /a"]),
+        ("get /b", ["GET /a"]),
+    ):
+        service = compiled(document(paths), operations=(pattern,))
+        assert (list(service.operations), service.notices) == (names, ())
 
 
 def test_operations_without_an_id_or_with_anothers_are_named_after_their_path():
@@ -187,9 +238,14 @@ def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
         ("/a%2f..%2fb", {}, "leads out of the service's address"),
         ("//evil.example.com/a", {}, None),
         ("a", {}, "begins with a slash"),
-        ("/a?b=c", {}, "has no ?"),
-        ("/a#b", {}, "has no ?"),
-        ("/a\\b", {}, "has no ?"),
+        ("/a?b={id}", {}, "a query that isn't the same for every call"),
+        ("/a?", {}, "a query that isn't the same for every call"),
+        ("/a?b=c#d", {}, "a query that isn't the same for every call"),
+        ("/a?b=c d", {}, "a query that isn't the same for every call"),
+        ("/a?b=c", {"parameters": [{"name": "b", "in": "query"}]}, "'b' in the query of its path, too"),
+        ("/a?key=c", {}, "only the configuration may set"),
+        ("/a#b", {}, "has no #"),
+        ("/a\\b", {}, "has no #"),
         ("/{id}", {}, "has no parameter for {id}"),
         ("/a", {"parameters": {}}, "parameters that are no list"),
         ("/a", {"parameters": [{"in": "query"}]}, "invalid Parameter: name"),
@@ -206,7 +262,10 @@ def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
     ],
 )
 def test_an_operation_that_cant_be_sent_as_described_is_left_out_with_the_reason(path, operation, said):
-    text = document({path: {"get": {"operationId": "bad", **operation}}, "/good": {"get": {"operationId": "good"}}})
+    text = document(
+        {path: {"get": {"operationId": "bad", **operation}}, "/good": {"get": {"operationId": "good"}}},
+        components={"securitySchemes": {"k": {"type": "apiKey", "in": "query", "name": "key"}}},
+    )
     service = compiled(text)
     if said is None:
         assert built(service, "bad").url == "https://api.example.com/v1//evil.example.com/a"

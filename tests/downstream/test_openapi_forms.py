@@ -178,6 +178,29 @@ def test_an_object_that_looks_like_a_file_is_one_and_another_is_not(other):
     ]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"$ref": "#/components/schemas/Link"},
+        {"allOf": [{"required": ["url"]}, {"type": "object", "properties": {"url": TEXT}}]},
+    ],
+)
+def test_an_object_that_may_be_a_file_has_its_properties(other):
+    link = {"type": "object", "properties": {"url": TEXT, "id": {"readOnly": True}}, "required": ["id", "url"]}
+    for schema, wrap in (
+        ({"oneOf": [FILE, other]}, lambda value: value),
+        ({"type": "array", "items": {"oneOf": [FILE, other]}}, lambda value: [value]),
+    ):
+        found = one(schema, Link=link)
+        check = ArgumentCheck(found.tools[0]["inputSchema"])
+        for value in ({"url": "x"}, {"data": BASE64}, BASE64):
+            check.check({"f": wrap(value)})
+        for value in ({"url": 1}, {"name": "x"}):
+            with pytest.raises(ArgumentError):
+                check.check({"f": wrap(value)})
+        assert parts(found, f=wrap({"url": "x"}))[0][3] == b'{"url":"x"}'
+
+
 def test_a_type_that_is_no_text_makes_a_file():
     encoding = {"f": {"contentType": "image/png, image/jpeg"}, "g": {"contentType": "text/csv"}}
     found = service({"type": "object", "properties": {"f": {}, "g": {"type": "string"}}}, encoding=encoding)

@@ -82,6 +82,18 @@ SCHEMES = {
 }
 
 
+def test_a_query_of_the_path_is_there_with_each_call():
+    id_ = {"name": "id", "in": "path", "required": True, "schema": {}}
+    object_ = {"name": "o", "in": "query", "schema": {"type": "object"}}
+    service = compiled(document({"/a/{id}?beta=true&x=%2f": {"get": {"parameters": [id_, object_]}}}))
+    (name,) = service.operations
+    assert service.tools[0]["description"] == "GET /a/{id}?beta=true&x=%2f"
+    assert built(service, name, id=1).url == f"{BASE}/a/1?beta=true&x=%2f"
+    assert built(service, name, id=1, o={"y": 2}).url == f"{BASE}/a/1?beta=true&x=%2f&y=2"
+    with pytest.raises(ValueError, match="another parameter is called so"):
+        built(service, name, id=1, o={"Beta": "false"})
+
+
 def secured(security, parameters=()):
     operation = {"operationId": "x", "security": security, "parameters": list(parameters)}
     return compiled(document({"/x": {"get": operation}}, components={"securitySchemes": SCHEMES}))

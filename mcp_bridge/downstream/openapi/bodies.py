@@ -19,6 +19,7 @@ from mcp_bridge.downstream.openapi.schemas import FormShape
 if TYPE_CHECKING:
     from mcp_bridge.downstream.openapi.compiled_service import BodyKind
     from mcp_bridge.downstream.openapi.document_parts import Document, Json
+    from mcp_bridge.downstream.openapi.schema_references import Place
     from mcp_bridge.downstream.openapi.schemas import ObjectShape, SchemaSet
 
 _STYLES = frozenset({"form", "spaceDelimited", "pipeDelimited", "deepObject"})
@@ -74,7 +75,7 @@ class Body:
         self._node = document.references.resolved(node)
         self._properties = properties
         self._required = required
-        self._known: dict[tuple[str, str], list[Json]] = {}
+        self._known: dict[tuple[Place, bool], list[Json]] = {}
 
     def plan(self) -> BodyPlan | None:
         """The body; None if the document says nothing of it. Adds its arguments."""
@@ -263,6 +264,8 @@ class Body:
                 # They would make a file of it.
                 del said["format"]
             schema = self._schemas.add(Node(said, uri))
+            if objects := each.get(_OBJECTS):
+                schema |= {"allOf": [self._schemas.add(node) for node in objects]}
             if schema not in found:
                 found.append(schema)
         return found
@@ -284,16 +287,16 @@ class Body:
             node: The schema.
             looked_at: What has been looked at so far: schemas may refer to each other often.
         """
-        reference = node.value.get("$ref") if isinstance(node.value, dict) else None
-        if not isinstance(reference, str):
+        node = self._document.schemas.written(node)
+        target = self._document.schemas.target(node)
+        if target is None:
             return self._own_alternatives(node, looked_at)
-        target = self._document.references.target(reference, node.uri)
         if (known := self._known.get(target)) is not None:
             return known
         # Where it leads to itself, it may be anything.
         self._known[target] = [{}]
         try:
-            found = self._own_alternatives(self._document.references.resolved(node), looked_at)
+            found = self._own_alternatives(self._document.schemas.resolved(node), looked_at)
         finally:
             del self._known[target]
         if not looked_at.is_enough:
@@ -309,6 +312,8 @@ class Body:
         plain = {key: value for key, value in schema.items() if key in _TELLING}
         if "items" in plain:
             plain["items"] = Node(plain["items"], node.uri)
+        if of_object := {key: value for key, value in schema.items() if key in {"properties", "required"}}:
+            plain[_OBJECTS] = [Node(of_object, node.uri)]
         types = plain.get("type")
         found = [plain | {"type": each} for each in types[:_MAX_ALTERNATIVES]] if isinstance(types, list) else [plain]
         parts = ([part] for part in _list(schema, "allOf"))
@@ -318,7 +323,7 @@ class Body:
             inner = self._any_of([Node(part, node.uri) for part in group[: _MAX_ALTERNATIVES + 1]], looked_at)
             if inner:
                 pairs = itertools.product(inner, found)
-                found = [one | other for other, one in itertools.islice(pairs, _MAX_ALTERNATIVES)]
+                found = [_both(one, other) for other, one in itertools.islice(pairs, _MAX_ALTERNATIVES)]
                 found += [{}] if next(pairs, None) is not None else []
         if schema.get("nullable") is True:
             found.append({"type": "null"})
@@ -378,6 +383,15 @@ _SAID = frozenset({"type", "format", "enum", "const", "pattern", "minimum", "max
 
 _TELLING = _SAID | {"contentEncoding", "contentMediaType", "items"}
 """Keywords that tell a file."""
+
+
+_OBJECTS = "objects"
+"""Of an alternative, what is said of it as an object: a list of schemas, all of which count."""
+
+
+def _both(one: Json, other: Json) -> Json:
+    objects = [*one.get(_OBJECTS, ()), *other.get(_OBJECTS, ())]
+    return one | other | ({_OBJECTS: objects} if objects else {})
 
 
 def _list(schema: Json, key: str) -> list[Any]:

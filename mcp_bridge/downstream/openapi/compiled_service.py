@@ -94,6 +94,7 @@ class OperationPlan:
     Attributes:
         method: In upper case.
         path: The template, which begins with a slash.
+        query: What every request has in its query, as it is sent (`beta=true`).
         parameters: The arguments that are sent outside of the body.
         body: The body, or None.
         security: The alternatives of security schemes, each of which has to be satisfied as a whole; empty for none.
@@ -102,6 +103,7 @@ class OperationPlan:
 
     method: str
     path: str
+    query: str = ""
     parameters: tuple[ParameterPlan, ...] = ()
     body: BodyPlan | None = None
     security: tuple[tuple[str, ...], ...] = ()

@@ -21,9 +21,9 @@ from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome, Secur
 from mcp_bridge.downstream.openapi.document_parts import Document
 from mcp_bridge.downstream.openapi.document_references import Node, References
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
-from mcp_bridge.downstream.openapi.operation_names import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
-from mcp_bridge.downstream.openapi.selection import METHODS, Selection
+from mcp_bridge.downstream.openapi.schema_references import SchemaReferences
+from mcp_bridge.downstream.openapi.selection import METHODS, Names, Selection
 from mcp_bridge.escaping import escape_line
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def _version(document: Any) -> str:
 def _service(order: Order, main: Any, version: str, references: References) -> Service:
     root = Node(main, order.main)
     schemes = _schemes(root, references)
-    document = Document(references, version.startswith("3.0"), schemes, main.get("security", []), order.own_headers)
+    is_30 = version.startswith("3.0")
+    schemas = SchemaReferences(references, is_30=is_30)
+    document = Document(references, schemas, is_30, schemes, main.get("security", []), order.own_headers)
     servers = _servers(main.get("servers"), document, order.main)
     base = order.base_url or (servers[0] if servers else None)
     notices: list[str] = []

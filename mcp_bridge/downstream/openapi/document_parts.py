@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.openapi.compiled_service import SecurityScheme
     from mcp_bridge.downstream.openapi.document_references import References
+    from mcp_bridge.downstream.openapi.schema_references import SchemaReferences
 
 Json = dict[str, Any]
 
@@ -26,6 +27,7 @@ class Document(NamedTuple):
 
     Attributes:
         references: Resolves its references.
+        schemas: Resolves those of its schemas.
         is_30: Whether it is of version 3.0.
         schemes: The security schemes that can be satisfied, by name.
         security: The document's own requirements.
@@ -33,6 +35,7 @@ class Document(NamedTuple):
     """
 
     references: References
+    schemas: SchemaReferences
     is_30: bool
     schemes: Mapping[str, SecurityScheme]
     security: Any

@@ -30,10 +30,13 @@ class References:
     Args:
         documents: The documents' data, by URI.
         refused: Why others can't be had, by URI.
+
+    Attributes:
+        documents: Likewise.
     """
 
     def __init__(self, documents: Mapping[str, Any], refused: Mapping[str, str]) -> None:
-        self._documents = documents
+        self.documents = documents
         self._refused = refused
         # Without a vocabulary: `$id` and `$anchor` would change what references of a document are relative to.
         registry: Registry[Any] = Registry()
@@ -43,11 +46,11 @@ class References:
 
     def missing(self) -> list[str]:
         """The URIs of documents that are referred to, and that are neither there nor refused."""
-        known = self._documents.keys() | self._refused.keys()
+        known = self.documents.keys() | self._refused.keys()
         return sorted({uri for uri in self._external() if uri not in known})
 
     def _external(self) -> Iterator[str]:
-        for base, contents in self._documents.items():
+        for base, contents in self.documents.items():
             seen: set[int] = set()
             waiting = [contents]
             while waiting:

@@ -13,26 +13,56 @@ import yaml
 
 MAX_DEPTH = 200
 """Levels of nesting; libyaml and the compiler recurse."""
-
-_NOT_RESOLVED = frozenset({"tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"})
+_MAX_DIGITS = 1000
+"""Of an integer. Python converts no more than 4,300 of them, in either direction."""
 
 
 class DocumentError(ValueError):
     """A document can't be used. The message says why, and follows its name."""
 
 
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.")),
+    # Of YAML 1.1, but documents have it.
+    ("merge", r"<<", ["<"]),
+)
+"""What a plain scalar is, and the first letters that it may have: the core schema. Anything else is a text."""
+
+
 def _loader() -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    resolvers = {
-        first: [(tag, expression) for tag, expression in known if tag not in _NOT_RESOLVED]
-        for first, known in base.yaml_implicit_resolvers.items()
-    }
-    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
-    loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+    def flatten_mapping(self: Any, node: Any) -> None:
+        base.flatten_mapping(self, node)
+        # Keys are texts: a number is one as it is written.
+        node.value = [(_as_text(key), value) for key, value in node.value]
+
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": {}, "flatten_mapping": flatten_mapping})
+    for kind, expression, first in _SCALARS:
+        loader.add_implicit_resolver(_TAG + kind, re.compile(rf"(?:{expression})\Z"), first)
+    loader.add_constructor(f"{_TAG}int", _integer)
+    for kind in ("binary", "timestamp"):
+        # JSON has none of them.
+        loader.add_constructor(_TAG + kind, base.construct_yaml_str)
     return loader
 
 
-_BOOLEAN = "tag:yaml.org,2002:bool"
+def _as_text(key: Any) -> Any:
+    is_number = isinstance(key, yaml.ScalarNode) and key.tag in {f"{_TAG}int", f"{_TAG}float"}
+    return yaml.ScalarNode(f"{_TAG}str", key.value, key.start_mark, key.end_mark) if is_number else key
+
+
+def _integer(_loader: Any, node: Any) -> int:
+    if len(node.value) > _MAX_DIGITS:
+        raise ValueError(f"has a number of more than {_MAX_DIGITS} digits")
+    return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
+
+
 _Loader = _loader()
 
 
@@ -50,6 +80,8 @@ def parse(text: str) -> Any:
             raise DocumentError(f"is nested deeper than {MAX_DEPTH} levels") from None
         except json.JSONDecodeError as error:
             problem = f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        except ValueError as error:
+            problem = f"is not JSON: {str(error)[:200]}"
         # Flow style of YAML looks like JSON, too.
         try:
             return _yaml(text)
@@ -85,6 +117,11 @@ def _yaml(text: str) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise DocumentError(f"is not YAML: line {line}: {error.problem}") from None
     except yaml.YAMLError as error:
+        raise DocumentError(f"is not YAML: {str(error)[:200]}") from None
+    except DocumentError:
+        raise
+    except (ValueError, IndexError) as error:
+        # Of a number that is too long, or of a tag that its value doesn't fit.
         raise DocumentError(f"is not YAML: {str(error)[:200]}") from None
 
 

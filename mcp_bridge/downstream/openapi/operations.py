@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from mcp_bridge.downstream.openapi.bodies import Body
 from mcp_bridge.downstream.openapi.compiled_service import OperationPlan
 from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
-from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of
+from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of, is_credential
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:
@@ -62,10 +63,14 @@ def compile_operation(
     Raises:
         DocumentError: It can't be called as it is described. The message follows the operation's name.
     """
-    _check_path(path)
+    template, mark, query = path.partition("?")
+    _check_path(template)
+    in_query = _checked_query(document, query) if mark else frozenset()
     described = document.decoded("Operation", operation.value, _OPERATION_FIELDS, unused="responses")
-    schemas = SchemaSet(document.references, "request", limits.arguments)
-    arguments = arguments_of(document, path, item, operation, schemas)
+    schemas = SchemaSet(document.schemas, "request", limits.arguments)
+    arguments = arguments_of(document, template, item, operation, schemas)
+    if set_twice := in_query.intersection(each.plan.name for each in arguments if each.plan.location == "query"):
+        raise DocumentError(f"has the parameter {min(set_twice)!r} in the query of its path, too")
     properties: Json = {each.plan.argument: each.schema for each in arguments}
     required = [each.plan.argument for each in arguments if each.required]
     body = None
@@ -89,7 +94,8 @@ def compile_operation(
         tool["outputSchema"] = output
     plan = OperationPlan(
         method=method.upper(),
-        path=path,
+        path=template,
+        query=query,
         parameters=tuple(each.plan for each in arguments),
         body=body,
         security=_security(document, described, operation),
@@ -100,12 +106,25 @@ def compile_operation(
 
 def _check_path(path: str) -> None:
     plain = TEMPLATE.sub("x", path)
-    if not path.startswith("/") or any(letter in plain for letter in "?#\\") or not plain.isprintable():
-        raise DocumentError("has a path that is none: it begins with a slash, and has no ?, # or \\")
+    if not path.startswith("/") or any(letter in plain for letter in "#\\") or not plain.isprintable():
+        raise DocumentError("has a path that is none: it begins with a slash, and has no # or \\")
     if any(part in {".", ".."} for part in plain.lower().replace("%2e", ".").replace("%2f", "/").split("/")):
         raise DocumentError("has a path that leads out of the service's address")
     if "{" in plain or "}" in plain or " " in plain:
         raise DocumentError("has a path with a brace or a space where none may be")
+
+
+_QUERY = re.compile(r"(?:[A-Za-z0-9._~/:@,&=-]|%[0-9A-Fa-f]{2}){1,500}")
+
+
+def _checked_query(document: Document, query: str) -> frozenset[str]:
+    """The names in a query that is a part of a path, and the same for every call: `/messages?beta=true`."""
+    if not _QUERY.fullmatch(query):
+        raise DocumentError("has a path with a query that isn't the same for every call")
+    names = frozenset(name for name, _ in parse_qsl(query, keep_blank_values=True))
+    if any(is_credential(document, name, "query") for name in names):
+        raise DocumentError("has a path with a query that only the configuration may set")
+    return names
 
 
 def _description(described: Any, method: str, path: str) -> str:
@@ -148,7 +167,7 @@ _ANY = "application/json, */*;q=0.5"
 def _output(document: Document, operation: Node, limit: int) -> tuple[Json | None, str]:
     """The schema of the answers in JSON, or None, and the header `Accept`."""
     responses = operation.value.get("responses")
-    schemas = SchemaSet(document.references, "response", limit)
+    schemas = SchemaSet(document.schemas, "response", limit)
     found: list[Any] = []
     accepted: dict[str, None] = {}
     for status, each in responses.items() if isinstance(responses, dict) else ():

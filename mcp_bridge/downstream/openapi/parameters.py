@@ -90,7 +90,7 @@ def _parameter(document: Document, node: Node) -> Any:
         raise DocumentError("has a parameter that is the whole query, which isn't supported")
     parameter = document.decoded("Parameter", node.value, _PARAMETER_FIELDS)
     name, place = parameter.name, parameter.param_in.value
-    if _is_credential(document, name, place):
+    if is_credential(document, name, place):
         if parameter.required and place != "path" and not _is_set_elsewhere(document, name, place):
             raise DocumentError(f"needs the {place} parameter {name!r}, which only the configuration may set")
         return None
@@ -101,7 +101,7 @@ def _parameter(document: Document, node: Node) -> Any:
     return parameter
 
 
-def _is_credential(document: Document, name: str, place: str) -> bool:
+def is_credential(document: Document, name: str, place: str) -> bool:
     """Whether a parameter carries credentials, is set by the configuration, or frames the message."""
     if place == "header":
         lower = name.lower()

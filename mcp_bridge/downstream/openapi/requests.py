@@ -14,7 +14,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import httpx2
 
@@ -105,12 +105,13 @@ def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], cred
     Raises:
         ValueError: An argument can't be sent as the operation wants it. The message names it.
     """
-    query: list[str] = []
+    query = [plan.query] if plan.query else []
     headers: dict[str, str] = {"accept": plan.accept}
     cookies: list[str] = []
     segments: dict[str, str] = {}
     taken = {scheme.name for scheme in credentials.schemes.values() if scheme.place == "query"}
     taken |= {parameter.name for parameter in plan.parameters if parameter.location == "query"}
+    taken |= {name for name, _ in parse_qsl(plan.query, keep_blank_values=True)}
     for parameter in plan.parameters:
         if parameter.argument not in arguments:
             continue

@@ -7,6 +7,7 @@ what fits beyond the limit, the service alone decides (`LEFT_OUT`).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from mcp_bridge.downstream.openapi.document_references import Node, last_name
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.openapi.document_references import References
+    from mcp_bridge.downstream.openapi.schema_references import Place, SchemaReferences
 
 Direction = Literal["request", "response"]
 Json = dict[str, Any]
@@ -88,13 +89,14 @@ class SchemaSet:
         limit: Their size in characters, about.
     """
 
-    def __init__(self, references: References, direction: Direction, limit: int) -> None:
+    def __init__(self, references: SchemaReferences, direction: Direction, limit: int) -> None:
         self._references = references
         self._hidden = "readOnly" if direction == "request" else "writeOnly"
         # Answers are held against no schema.
         self._left_out: Json = {LEFT_OUT: True} if direction == "request" else {}
         self._left = limit
-        self._names: dict[tuple[str, str], str] = {}
+        self._names: dict[tuple[Place, bool], str] = {}
+        self._hidden_in: dict[int, frozenset[str]] = {}
         self._waiting: deque[tuple[str, Node]] = deque()
         self._definitions: Json = {}
 
@@ -120,20 +122,22 @@ class SchemaSet:
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._left <= 0:
             return dict(self._left_out)
         self._left -= 8
-        if isinstance(reference := schema.get("$ref"), str):
-            return self._reference(reference, node, schema, depth)
+        node = self._references.written(node)
+        schema = node.value
+        if (target := self._references.target(node)) is not None:
+            return self._reference(target, node, schema, depth)
         return self._with_null(self._keywords(node, schema, depth), schema)
 
-    def _reference(self, reference: str, node: Node, schema: Json, depth: int) -> Any:
-        uri, fragment = self._references.target(reference, node.uri)
-        name = self._names.get((uri, fragment))
+    def _reference(self, target: tuple[Place, bool], node: Node, schema: Json, depth: int) -> Any:
+        name = self._names.get(target)
         if name is None:
-            target = self._references.look_up(reference, node.uri)
-            name = self._free_name(last_name(fragment) or "Schema")
-            self._names[uri, fragment] = name
-            self._waiting.append((name, target))
+            found = self._references.followed(node)
+            (_, place), is_base = target
+            name = self._free_name((last_name(place) or "Schema") + ("_base" if is_base else ""))
+            self._names[target] = name
+            self._waiting.append((name, found))
         out: Json = {"$ref": f"#/$defs/{name}"}
-        # Siblings count from 3.1 on; in 3.0 they are ignored, and nobody writes them to have them ignored.
+        # In 3.0 they are ignored, and nobody writes them to have them ignored.
         beside = {key: value for key, value in schema.items() if key in {"description", "default", "deprecated"}}
         out |= self._keywords(Node(beside, node.uri), beside, depth)
         if not schema.keys().isdisjoint((_PLAIN | _ONE | _MANY | _NAMED | _UNUSED) - _ANNOTATIONS):
@@ -154,6 +158,9 @@ class SchemaSet:
     def _keywords(self, node: Node, schema: Json, depth: int) -> Json:
         out: Json = {}
         for key, value in schema.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                # A bound that is none (`maximum: .inf`). JSON has no such number.
+                continue
             if key in _PLAIN:
                 out[key] = self._plain(key, value)
                 self._left -= len(key) + 6 + (len(value) if isinstance(value, str) else 0)
@@ -173,7 +180,8 @@ class SchemaSet:
                 self._left -= sum(len(str(name)) + 6 for name in value)
             elif key in _UNUSED:
                 out |= self._left_out
-        return self._mended(out, schema)
+        self._require_what_is_there(out, node)
+        return self._mended(out)
 
     def _plain(self, key: str, value: Any) -> Any:
         if key == "description" and isinstance(value, str) and len(value) > _MAX_DESCRIPTION:
@@ -184,20 +192,44 @@ class SchemaSet:
             self._left -= len(str(value))
         return value
 
-    def _mended(self, out: Json, schema: Json) -> Json:
+    def _require_what_is_there(self, out: Json, node: Node) -> None:
+        """Require nothing that isn't there in this direction. One part may require the properties of another."""
+        parts = [part for part in (out, *out.get("allOf", ())) if isinstance(part, dict) and part.get("required")]
+        hidden = self._hidden_names(node) if parts else frozenset()
+        for part in parts:
+            if isinstance(required := part["required"], list):
+                part["required"] = [name for name in required if isinstance(name, str) and name not in hidden]
+            if not isinstance(required, list) or not part["required"]:
+                del part["required"]
+
+    def _hidden_names(self, node: Node) -> frozenset[str]:
+        """The properties of an object and of its parts that aren't there in this direction."""
+        found: frozenset[str] = frozenset()
+        waiting = deque([node])
+        for _ in range(_MAX_PARTS):
+            if not waiting:
+                break
+            try:
+                here = self._references.resolved(waiting.popleft())
+            except DocumentError:
+                continue
+            schema = here.value if isinstance(here.value, dict) else {}
+            if isinstance(properties := schema.get("properties"), dict):
+                if id(properties) not in self._hidden_in:
+                    names = [name for name, each in properties.items() if self._is_hidden(Node(each, here.uri))]
+                    self._hidden_in[id(properties)] = frozenset(names)
+                found |= self._hidden_in[id(properties)]
+            parts = schema.get("allOf")
+            waiting += [Node(part, here.uri) for part in (parts if isinstance(parts, list) else ())]
+        return found
+
+    def _mended(self, out: Json) -> Json:
         """The keywords in JSON Schema's terms, without what can't be met."""
         for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if isinstance(out.get(name), bool):
                 exclusive = out.pop(name)
                 if exclusive and bound in out:
                     out[name] = out.pop(bound)
-        if isinstance(required := out.get("required"), list):
-            declared = schema.get("properties")
-            kept = out.get("properties", {})
-            lost = declared.keys() - kept.keys() if isinstance(declared, dict) else frozenset()
-            out["required"] = [name for name in required if isinstance(name, str) and name not in lost]
-        if not isinstance(out.get("required", []), list) or out.get("required") == []:
-            out.pop("required", None)
         if isinstance(enum := out.get("enum"), list) and len(enum) > _MAX_ENUM:
             del out["enum"]
             out |= self._left_out
@@ -220,13 +252,7 @@ class SchemaSet:
 
     def _is_hidden(self, node: Node) -> bool:
         """Whether a property isn't there in this direction."""
-        value = node.value
-        if isinstance(value, dict) and isinstance(value.get("$ref"), str):
-            try:
-                value = self._references.resolved(node).value
-            except DocumentError:
-                return False
-        return isinstance(value, dict) and value.get(self._hidden) is True
+        return self._references.is_said(self._hidden, node)
 
     def object_shape(self, node: Node) -> ObjectShape | None:
         """The properties of a schema that is an object and says nothing more of it; else None.

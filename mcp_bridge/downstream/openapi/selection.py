@@ -1,7 +1,8 @@
-"""Which operations of a document become tools. Runs in the compiler's process."""
+"""Which operations of a document become tools, and what they are called. Runs in the compiler's process."""
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ METHODS = ("get", "head", "query", "post", "put", "patch", "delete", "options")
 READING = frozenset({"get", "head", "query"})
 """Methods by which nothing is changed, and which have a use for an agent (RFC 9110, section 9.2.1;
 draft-ietf-httpbis-safe-method-w-body)."""
+
+_MAX_NAME = 120
 
 
 class Selection:
@@ -52,7 +55,28 @@ class Selection:
 
 
 def _matches(pattern: str, method: str, path: str, operation_id: str | None) -> bool:
+    # An operation's id may have spaces, too.
+    if fnmatchcase(operation_id, pattern) if operation_id else pattern == "*":
+        return True
     wanted, space, place = pattern.strip().partition(" ")
-    if space:
-        return fnmatchcase(method.upper(), wanted.upper()) and fnmatchcase(path, place.strip())
-    return fnmatchcase(operation_id or "", pattern) if operation_id else pattern == "*"
+    return bool(space) and fnmatchcase(method.upper(), wanted.upper()) and fnmatchcase(path, place.strip())
+
+
+class Names:
+    """Gives each operation a name that no other has."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def name(self, operation_id: str | None, method: str, path: str) -> str:
+        """The operation's id; where it has none, or another has it, a name made of its method and path."""
+        wanted = operation_id if operation_id and len(operation_id) <= _MAX_NAME else None
+        if wanted is None or wanted in self._taken:
+            words = re.findall(r"[A-Za-z0-9]+", path)
+            wanted = "_".join([method, *words])[:_MAX_NAME]
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
