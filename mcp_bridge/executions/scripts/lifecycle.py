@@ -406,7 +406,7 @@ class Scripts:
         """A new script with the package set that it is to have: what it asks for, or that of its session.
 
         Raises:
-            BridgeError: `session_language`, `session_packages`; as `PackageSet.require_fit` and `SandboxRunner.resolve`.
+            BridgeError: `session_language`, `session_packages`; as `SandboxRunner.resolve`, `PackageSet.require_fit`.
         """
         cell = job.cell
         if cell is not None and cell.previous:

@@ -128,7 +128,7 @@ def _incompatible(unfit: Sequence[LockedPackage]) -> BridgeError:
         return BridgeError(
             "packages_incompatible",
             f"The recorded packages are for another kind of machine than this one: {files}.",
-            hint="Nothing has run. Run the bridge on such a machine, with this state directory: what waits goes on there.",
+            hint="Nothing has run. Run the bridge on such a machine with this state: what waits goes on there.",
         )
     # Of those that later Pythons can use, too, the earliest is named.
     wanted = ".".join(map(str, max(min(_python(tag) for tag in one.tags) for one in unfit)))
