@@ -32,11 +32,17 @@ FILE_NAME = "clock.doubted"
 """Has the time, in seconds since 1970, at which a jump was seen last."""
 
 
-async def is_clock_doubted(database: Database) -> bool:
-    """Whether the clock was seen far ahead of the ledger's last entry less than an hour ago, or is so now."""
-    rows = await database.read("SELECT entry FROM entries ORDER BY sequence DESC LIMIT 1")
+async def is_clock_doubted(database: Database, last: float | None = None) -> bool:
+    """Whether the clock was seen to have jumped ahead less than an hour ago, or is so now.
+
+    Args:
+        database: The ledger.
+        last: What it said before, in seconds since 1970; by default when the last entry was made.
+    """
     now = time.time()
-    last = decode(rows[0][0]).time / 1e6 if rows else now
+    if last is None:
+        rows = await database.read("SELECT entry FROM entries ORDER BY sequence DESC LIMIT 1")
+        last = decode(rows[0][0]).time / 1e6 if rows else now
     return await anyio.to_thread.run_sync(_is_doubted, database.path.parent / FILE_NAME, now, last)
 
 
@@ -50,7 +56,8 @@ def _is_doubted(file: Path, now: float, last: float) -> bool:
     if now - last <= JUMP_SECONDS or last < seen <= now:
         return False
     logger.warning(
-        "the clock is %.0f days ahead of the last entry: nothing is erased by age for an hour. If it is wrong, set it",
+        "the clock is %.0f days ahead of when the ledger was used last: nothing is erased by age for an hour. "
+        "If it is wrong, set it",
         (now - last) / 86400,
     )
     with suppress(OSError):

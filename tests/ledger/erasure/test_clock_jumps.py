@@ -1,12 +1,16 @@
 """Erasure by age believes the clock, but not at once where that has jumped ahead."""
 
+import functools
 import time
 
+import anyio
 import pytest
+from execution_fixtures import until
 from tampered_fixtures import Writer
 
 from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.artifacts import Files
+from mcp_bridge.host import upkeep
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.erasure import clock_jumps
 from mcp_bridge.ledger.storage.database import Database
@@ -49,7 +53,7 @@ async def ended(tmp_path):
 async def test_nothing_is_erased_by_age_for_an_hour_after_the_clock_has_jumped_ahead(started, ended, caplog):
     kept = ("success", True)
     assert await started(60 * DAY) == kept
-    assert "the clock is 60 days ahead of the last entry" in caplog.text
+    assert "the clock is 60 days ahead of when the ledger was used last" in caplog.text
     caplog.clear()
     assert await started(60 * DAY + HOUR / 2) == kept
     assert caplog.text == "", "it was said"
@@ -61,6 +65,34 @@ async def test_nothing_is_erased_by_age_for_an_hour_after_the_clock_has_jumped_a
 async def test_a_clock_that_is_a_few_days_ahead_is_believed(started, ended):
     assert await started(6 * DAY, days=7) == ("success", True)
     assert await started(6 * DAY, days=5) == ("erased", False)
+
+
+async def test_a_jump_while_a_bridge_serves_is_seen_though_entries_follow_at_once(tmp_path, ended, monkeypatch):
+    real, real_ns, ahead, rounds, tidied = time.time, time.time_ns, 0, [], []
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + ahead * 10**9)
+    monkeypatch.setattr(upkeep, "ROOM_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "TIDY_SECONDS", 0.5)
+
+    async def keep_room(*_):
+        rounds.append(ahead)
+
+    async def tidy(*arguments):
+        await erasure_with_files.tidy(*arguments)
+        tidied.append(ahead)
+
+    monkeypatch.setattr(upkeep, "keep_room", keep_room)
+    monkeypatch.setattr(upkeep, "tidy", tidy)
+    async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
+        begun = functools.partial(upkeep._tidy_at_intervals, is_tidy=True)
+        tasks.start_soon(begun, database, Files(tmp_path), LedgerConfig())
+        await until(lambda: rounds)
+        ahead = 60 * DAY
+        await Writer(database).start("2" * 32)
+        await until(lambda: ahead in tidied)
+        stored = await ProgramStore(database).execution(ONE)
+        assert stored.status == "success"
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
