@@ -76,7 +76,7 @@ Code = Literal[
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
     "output_limit", "output_unwritable",
     "package_changed", "package_native", "package_refused", "package_unresolved",
-    "packages_failed", "packages_timeout", "packages_too_large", "packages_unavailable",
+    "packages_failed", "packages_incompatible", "packages_timeout", "packages_too_large", "packages_unavailable",
     "payload_too_large", "pids_not_enforced", "plan_failed", "plan_too_large",
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
@@ -526,6 +526,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "package_unresolved": Description(
             "The index has no set of wheels that meets the requirements.",
             "Check the name and the versions. Nothing is built, so there has to be a wheel."),
+        "packages_incompatible": Description(
+            "The packages that the run or the session began with have compiled modules for another Python, or another "
+            "kind of machine, than the bridge has now. Nothing was run, and what waits still waits.",
+            "Run the bridge with the Python that the message names."),
         "packages_timeout": Description(
             "The packages were not found or fetched in time.",
             "Try again, or have the operator raise `timeout` in `[install]`."),

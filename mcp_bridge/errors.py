@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from io import UnsupportedOperation
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
+    from pathlib import Path
 
     from mcp_bridge.error_codes import Code
 
@@ -124,3 +126,12 @@ def log_failure(logger: logging.Logger, error: Exception, message: str, *args: o
         logger.error(f"{message}: %s: %s", *args, error.code, error)  # noqa: G004
     else:
         logger.error(message, *args, exc_info=error)
+
+
+def unreadable(file: Path, exc: OSError) -> BridgeError:
+    """`bad_argument`: a file that somebody has named can't be read."""
+    if isinstance(exc, UnsupportedOperation):
+        # It would have to be read from its beginning again.
+        why, hint = "it is a pipe", "Write it to a file first, and name that."
+        return BridgeError("bad_argument", f"{file} can't be read: {why}.", hint=hint)
+    return BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.")

@@ -450,7 +450,9 @@ def _layer(raw: _Raw) -> tuple[Layer, dict[str, Any]]:
             raise _bad(f"{key} holds a NUL character, which no path may", file, key)
         if key not in Settings.model_fields:
             servers = key.replace("_", "").lower() == "mcpservers"
-            hint = "Write [servers.NAME]." if servers else _nearest(key, [*known, "servers", *TABLES])
+            hint = (
+                "Write [servers.NAME]." if servers else _elsewhere(key) or _nearest(key, [*known, "servers", *TABLES])
+            )
             raise _bad(f"there is no setting {key!r}", file, key, hint=hint)
     return Layer(file, file.absolute().parent, servers, tables, raw.content), table
 
@@ -668,7 +670,7 @@ def _example(path: tuple[str, ...], variable: str | None = None) -> str:
     model: Any = Settings if len(path) == 1 else Settings.model_fields[path[0]].annotation
     field = model.model_fields.get(path[-1])
     if field is None:
-        return _nearest(path[-1], list(model.model_fields))
+        return _elsewhere(path[-1]) or _nearest(path[-1], list(model.model_fields))
     value = EXAMPLES.get(".".join(path), field.default)
     if isinstance(value, BaseModel):
         return f"Write a table: [{path[-1]}]."
@@ -692,6 +694,17 @@ def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -
         line=line,
         key=path[0] if path else "",
     )
+
+
+def _elsewhere(key: str) -> str | None:
+    """A hint for a key that is written in a wrong place: where it belongs; None if there is no such key anywhere."""
+    if key in Settings.model_fields:
+        return "Write it at the top of the file, above every [table]."
+    from mcp_bridge.policy.rules.policy_settings import Policy  # noqa: PLC0415  (few keys are wrong)
+
+    tables: dict[str, Any] = {name: Settings.model_fields[name].annotation for name in NESTED} | {"policy": Policy}
+    having = [f"[{name}]" for name, model in sorted(tables.items()) if key in model.model_fields]
+    return f"Write it below {' or '.join(having)}." if having else None
 
 
 def _nearest(name: str, known: list[str], prefix: str = "") -> str:

@@ -29,7 +29,7 @@ from mcp_bridge.backup.create import (
     signs,
 )
 from mcp_bridge.backup.restore_placement import place_all, refuse_occupied, staging_directory
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, unreadable
 from mcp_bridge.executions.artifacts import is_kept
 from mcp_bridge.ledger.admin import key_rotation, recorded_losses
 from mcp_bridge.ledger.audit import file_verification, ledger_copies
@@ -235,8 +235,7 @@ def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None
         if beginning.startswith(archive.FIRST_NAME.encode() + b"\0"):
             return archive.Reader(opened)
     except OSError as exc:
-        # A pipe's has no words of the system's.
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
+        raise unreadable(file, exc) from None
     raise BridgeError(
         "backup_unusable",
         f"{file} is no backup, and no ledger.",

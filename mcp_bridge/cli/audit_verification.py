@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge import escaping
 from mcp_bridge.cli import showing
 from mcp_bridge.cli.verdicts import log_record, proof_record
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,7 +208,7 @@ def verify_given_file(
             record["erased"], record["withheld"] = export.erased, export.withheld
             return record
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
+        raise unreadable(file, exc) from None
 
 
 @contextmanager
@@ -298,7 +298,7 @@ def prove_by(
                 vouched = keys is not None and not set(proven.keys) & set(keys)
                 return proven.data, [*(keys or ()), *proven.keys] if vouched else keys
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
+        raise unreadable(file, exc) from None
     with open_ledger(file, _master_of(file, settings)) as ledger:
         return proving.prove(ledger, entry, payload=payload), keys
 

@@ -11,6 +11,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.clock_jumps import is_clock_doubted
 from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 
 if TYPE_CHECKING:
@@ -98,18 +99,23 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
 
 
 async def erase_old(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Erase the payloads of executions that have passed `keep_payloads_days`.
+    """Erase the payloads of executions that have passed `keep_payloads_days`, unless the clock is in doubt.
 
     Raises:
         BridgeError: As `erase`.
     """
     before = retention.cutoff(config.keep_payloads_days)
-    if before is not None:
-        await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    if before is None or (await retention.has_ended_before(database, before) and await is_clock_doubted(database)):
+        return
+    erased = await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    if erased.executions:
+        logger.info("executions that were erased by their age: %d", len(erased.executions))
 
 
 async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
     """Remove artifacts and outputs that have passed their retention time, except those of unfinished executions.
+
+    None are while the clock is in doubt.
 
     Artifacts that a killed bridge left incomplete are removed, too.
 
@@ -118,5 +124,7 @@ async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
         BridgeError: As `Database.read`.
     """
     before = retention.cutoff(config.keep_files_days)
+    if before is not None and await is_clock_doubted(database):
+        before = None
     wanted = await retention.unfinished_executions(database)
     await anyio.to_thread.run_sync(files.sweep, before, wanted)

@@ -44,7 +44,7 @@ from mcp_bridge.governance.server_environment import environment
 from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
-from mcp_bridge.host.engine_setup import not_enforced, require_own_image
+from mcp_bridge.host.engine_setup import not_enforced, require_descriptors, require_own_image
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
@@ -1267,8 +1267,10 @@ async def open_bridge(
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
-            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
+            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`, `too_few_descriptors`.
     """
+    # Before the ledger is opened, of which SQLite would say that it can't be.
+    require_descriptors()
     require_writable(state_directory(settings.state_dir, durable=True))
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)

@@ -57,15 +57,14 @@ async def prepare(
     """
     from mcp_bridge.sandbox.open_driver import open_engine
 
-    _require_descriptors()
-
+    require_descriptors()
     require_writable(state_directory(settings.state_dir, durable=True))
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, report.choice, notify)
     return Prepared(report, open_engine(report.choice, settings.state_dir), image)
 
 
-def _require_descriptors() -> None:
+def require_descriptors() -> None:
     """Raise the soft limit on open files where it is low. Without enough of them a sandbox fails as if by its script.
 
     Raises:

@@ -154,11 +154,12 @@ class Sandboxes:
         """As `prepare`, with an image that has a package set; None for none.
 
         Raises:
-            BridgeError: As `prepare` and `engine_setup.prepare_with`.
+            BridgeError: As `PackageSet.require_fit`, `prepare` and `engine_setup.prepare_with`.
         """
         prepared = await self.prepare(notify)
         if packages is None or not packages.packages:
             return prepared
+        packages.require_fit()
         if (known := self._with_sets.get(packages.digest)) is None:
             # Its image may need the place of others, and one on which a container waits is in use.
             for digest in list(self._set_pools):

@@ -12,6 +12,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_for_room import keep_room
 from mcp_bridge.executions.erasure_with_files import sweep, tidy
+from mcp_bridge.ledger.erasure.clock_jumps import JUMP_SECONDS, is_clock_doubted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -89,9 +90,13 @@ async def _tidy_at_intervals(database: Database, files: Files, config: LedgerCon
     """Run `tidy`, `keep_room` and `sweep` at intervals: a bridge may run for months."""
     if not is_tidy:
         await _tidy(database, files, config)
-    looked = time.monotonic()
+    looked, clock = time.monotonic(), time.time()
     while True:
         await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
+        before, clock = clock, time.time()
+        if clock - before > JUMP_SECONDS:
+            # There may be entries of the new time by now, of which it isn't ahead.
+            await is_clock_doubted(database, before)
         await keep_room(database, files, config)
         if time.monotonic() - looked >= TIDY_SECONDS:
             looked = time.monotonic()

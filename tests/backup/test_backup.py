@@ -1042,7 +1042,7 @@ def test_a_pipe_is_no_backup_and_that_is_said(till):
         shutil.rmtree(till.state)
         for words in (("restore", file), ("audit", "verify", file, "--key", till.key), ("audit", "prove", "1", file)):
             os.write(write, b"x" * 4000)
-            ended = till.says(*words, code=2, words=["can't be read"])
+            ended = till.says(*words, code=2, words=["can't be read: it is a pipe. Write it to a file first"])
             assert "None" not in ended.err
     finally:
         os.close(read)

@@ -11,6 +11,7 @@ import resource
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.host import engine_setup
+from mcp_bridge.ledger.storage.storage_errors import unusable
 from mcp_bridge.settings import Settings
 from mcp_bridge.telemetry.log_format import TextFormatter
 
@@ -754,8 +756,39 @@ def test_a_small_soft_limit_on_open_files_is_raised(monkeypatch, limits, raised)
     made = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: made.append(new))
-    engine_setup._require_descriptors()
+    engine_setup.require_descriptors()
     assert made == ([raised] if raised else [])
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("-n 30", ["too_few_descriptors: The bridge may have 30 open files", "Raise the hard limit: ulimit -n"]),
+        ("-f 10", ["database_unusable", "may write no file larger than 10240 bytes: raise ulimit -f"]),
+    ],
+)
+def test_a_limit_of_the_shell_that_is_too_low_for_a_ledger_is_named(tmp_path, limit, said):
+    shell = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash"]
+    environment = os.environ | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*shell, COMMAND, "run", "-c", "1"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode
+    assert [words for words in said if words not in done.stderr] == [], done.stderr
+
+
+def test_a_file_that_cant_be_opened_for_want_of_open_files_says_so(tmp_path, monkeypatch):
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(tmp_path / "none" / "file")
+    assert "see to their owner and mode" in unusable(tmp_path / "file", caught.value).hint
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (11, 11))
+    assert "only 11 open files: raise ulimit -n" in unusable(tmp_path / "file", caught.value).hint
 
 
 async def test_a_script_of_the_doctors_that_fails_is_told_with_the_way_out(tmp_path, monkeypatch):

@@ -157,6 +157,12 @@ async def test_a_folders_entry_gets_no_variable_that_its_servers_may_not_have(sc
 # Certificates.
 
 
+_KEY_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+
+
 def _certificate(folder, name, issuer=None, *, names=(), is_authority=False):
     """Write NAME.pem and NAME.key; returns both as objects, to issue others."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -175,6 +181,10 @@ def _certificate(folder, name, issuer=None, *, names=(), is_authority=False):
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key.public_key()), critical=False)
     )
+    if is_authority:
+        # From Python 3.13 on, an authority has to have it.
+        signs = dict.fromkeys(_KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
+        built = built.add_extension(x509.KeyUsage(**signs), critical=True)
     if names:
         alternatives = [x509.IPAddress(ipaddress.ip_address(each)) for each in names]
         built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)

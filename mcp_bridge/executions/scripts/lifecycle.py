@@ -406,12 +406,14 @@ class Scripts:
         """A new script with the package set that it is to have: what it asks for, or that of its session.
 
         Raises:
-            BridgeError: `session_language`, `session_packages`; as `SandboxRunner.resolve`.
+            BridgeError: `session_language`, `session_packages`; as `SandboxRunner.resolve`, `PackageSet.require_fit`.
         """
         cell = job.cell
         if cell is not None and cell.previous:
             require_language(job.language, cell)
             require_in_session(job.requirements, cell)
+            if cell.packages is not None:
+                cell.packages.require_fit()
             return replace(job, packages=cell.packages)
         packages = await self._runner.resolve(job) if job.requirements else None
         first = None if cell is None else replace(cell, packages=packages, language=job.language)
@@ -429,8 +431,13 @@ class Scripts:
             client: Who has it go on.
             head: Of a dry run of a session's cell: the session's last cell, whose place or the one after it may take;
                 None where nobody has looked.
+
+        Raises:
+            BridgeError: As `PackageSet.require_fit`: it is left as it was.
         """
         job = Job.from_stored(known, client)
+        if job.packages is not None:
+            job.packages.require_fit()
         last = "" if job.cell is None else await self._places.last(job.cell)
         # One that was only run dry so far isn't in its session.
         is_in = job.cell is None or last == known.id

@@ -71,7 +71,7 @@ async def replayed_script(
 
     Raises:
         BridgeError: `not_replayable`: it hasn't ended, never ran, is erased, or one of its servers isn't configured any
-            more; as `SandboxRunner.sandboxed`.
+            more; `packages_incompatible`; as `SandboxRunner.sandboxed`.
     """
     entries = await recorder.read(stored.id)
     _require(stored)

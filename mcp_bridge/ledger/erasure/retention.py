@@ -54,7 +54,7 @@ def ended_before(
     return connection.execute(_OLD, (ERASED, before, *after, limit)).fetchall()
 
 
-async def has_ended_before(database: Database, before: float, after: tuple[float, str]) -> bool:
+async def has_ended_before(database: Database, before: float, after: tuple[float, str] = (-1.0, "")) -> bool:
     """Whether `ended_before` would return any. Needs no transaction."""
     return bool(await database.read(_OLD, (ERASED, before, *after, 1)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import shutil
 import sqlite3
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ _PRIMARY = 0xFF
 
 _LEAST_BYTES = 64 << 10
 """Two parts of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
+
+_FEW_DESCRIPTORS = 32
+"""With no more open files than this a process has none left for a ledger and what SQLite makes beside it."""
 
 _OF_LOCKS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR})
 """What SQLite says where locks fail: where there are none it says that somebody has them, or that the disk fails."""
@@ -123,7 +127,23 @@ def _hint(path: Path, error: Exception, otherwise: str) -> str:
     elif is_on_read_only(path.parent):
         # Neither its owner nor its mode would be at fault.
         return _READ_ONLY
+    elif (limit := _limit_met(path, code)) is not None:
+        return limit
     return _HINTS.get(code, otherwise)
+
+
+def _limit_met(path: Path, code: int) -> str | None:
+    """The hint where a limit of the process, of which SQLite says nothing, is the likely cause (getrlimit(2))."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if code == sqlite3.SQLITE_CANTOPEN and 0 <= files <= _FEW_DESCRIPTORS:
+        return f"The process may have only {files} open files: raise ulimit -n, or LimitNOFILE of systemd."
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if code not in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL} or most == resource.RLIM_INFINITY:
+        return None
+    largest = max((file.stat().st_size for file in path.parent.glob(f"{path.name}*")), default=0)
+    if most > largest + _LEAST_BYTES:
+        return None
+    return f"The process may write no file larger than {most} bytes: raise ulimit -f, or LimitFSIZE of systemd."
 
 
 def code_of(error: Exception) -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import platform
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from packaging.tags import Tag
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,6 +42,16 @@ class LockedPackage:
     def is_pure(self) -> bool:
         """Whether the wheel is for any platform: then it has no compiled modules."""
         return self.file.removesuffix(".whl").rpartition("-")[2] == "any"
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """The Pythons and machines that the wheel is for; none if its name doesn't say."""
+        from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415  (as for `_normal`)
+
+        try:
+            return parse_wheel_filename(self.file)[3]
+        except InvalidWheelFilename:
+            return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,50 @@ class PackageSet:
         """The packages that aren't among these `name==version`."""
         there = {_normal(pin) for pin in pins}
         return PackageSet(tuple(one for one in self.packages if one.pin not in there))
+
+    def require_fit(self) -> None:
+        """Refuse a recorded set that isn't for this Python, which sandboxes with a package set have.
+
+        Raises:
+            BridgeError: `packages_incompatible`.
+        """
+        unfit = [one for one in self.packages if one.tags and one.tags.isdisjoint(tags_here())]
+        if unfit:
+            raise _incompatible(unfit)
+
+
+@functools.cache
+def tags_here() -> frozenset[Tag]:
+    """The tags of the wheels that this Python can use on this machine."""
+    from packaging.tags import sys_tags  # noqa: PLC0415  (as for `_normal`)
+
+    return frozenset(sys_tags())
+
+
+def _incompatible(unfit: Sequence[LockedPackage]) -> BridgeError:
+    platforms = {tag.platform for tag in tags_here()}
+    of_other_machine = [one for one in unfit if platforms.isdisjoint(tag.platform for tag in one.tags)]
+    if of_other_machine:
+        files = ", ".join(one.file for one in of_other_machine)
+        return BridgeError(
+            "packages_incompatible",
+            f"The recorded packages are for another kind of machine than this one: {files}.",
+            hint="Nothing has run. Run the bridge on such a machine with this state: what waits goes on there.",
+        )
+    # Of those that later Pythons can use, too, the earliest is named.
+    wanted = ".".join(map(str, max(min(_python(tag) for tag in one.tags) for one in unfit)))
+    files = ", ".join(one.file for one in unfit)
+    return BridgeError(
+        "packages_incompatible",
+        f"The recorded packages are for Python {wanted}; this bridge has {platform.python_version()}: {files}.",
+        hint=f"Nothing has run. Run the bridge with Python {wanted}: what waits goes on there.",
+    )
+
+
+def _python(tag: Tag) -> tuple[int, int]:
+    """The Python that a tag is of, such as `cp311`."""
+    digits = tag.interpreter.strip("abcdefghijklmnopqrstuvwxyz_")
+    return int(digits[:1] or 0), int(digits[1:] or 0)
 
 
 def _normal(pin: str) -> str:

@@ -1,6 +1,7 @@
 """Packages that scripts ask for, in real sandboxes: in the call, and while they run; kept the same when they run again."""
 
 import json
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from dry_run_fixtures import ALLOWS, shop  # noqa: F401  (a fixture)
 from execution_fixtures import lines, printed, until
 from package_index import wheel
+from packaging.tags import Tag, cpython_tags, platform_tags
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.lifecycle import new_execution
@@ -17,6 +19,7 @@ from mcp_bridge.governance.principals import Principal
 from mcp_bridge.ledger.log.payloads import ScriptStart, understood
 from mcp_bridge.sandbox.image.store import LABEL_SET
 from mcp_bridge.sandbox.open_driver import open_images
+from mcp_bridge.sandbox.packages import package_set
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
 
@@ -131,6 +134,89 @@ async def test_a_session_has_the_packages_of_its_first_cell_also_when_it_is_rebu
         forked = await bridge.run("import shop; shop.version, x", session="f", fork="s@1")
         assert forked.value == "('1.0', '1.0')"
         assert (await refused(bridge, session="f", packages=["shop==2.0"])).code == "session_packages"
+
+
+NATIVE = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def with_other_python(monkeypatch, *platforms):
+    """Have this Python for another one, from which on recorded packages are compared with that one's tags."""
+    found = frozenset(cpython_tags((3, 99), ["cp399"], platforms or None)) | {Tag("py3", "none", "any")}
+    monkeypatch.setattr(package_set, "tags_here", lambda: found)
+
+
+@pytest.fixture
+def compiled(index):
+    index.add(wheel("shop", tag=f"{NATIVE}-{NATIVE}-{next(platform_tags())}"), wheel("till"))
+
+
+WAITS = "import {0}\nfound = await runtime.wait_event('paid')\nprint({0}.version, found)"
+
+
+async def test_a_run_with_compiled_packages_waits_on_until_the_bridge_has_its_python_again(
+    compiled, sandboxes, monkeypatch
+):
+    async with opened(sandboxes) as bridge:
+        [first, pure] = [
+            await bridge.run(WAITS.format(name), packages=[name], key=name, timeout=30) for name in ("shop", "till")
+        ]
+        assert (first.status, pure.status) == ("suspended", "suspended")
+        for record in (first, pure):
+            await bridge.send_event(record.execution, "paid", 1, "tests", and_resume=False)
+        before = await bridge.lifecycle.recorder.read(first.execution)
+        with monkeypatch.context() as patched:
+            with_other_python(patched)
+            for go_on in (
+                lambda: bridge.resume_execution(first.execution),
+                lambda: bridge.run(WAITS.format("shop"), packages=["shop"], key="shop"),
+            ):
+                with pytest.raises(BridgeError, match=r"for Python 3\.\d+; this bridge has") as caught:
+                    await go_on()
+                assert caught.value.code == "packages_incompatible"
+            stored = await bridge.lifecycle.stored(first.execution, "local")
+            assert stored.status == "suspended"
+            assert await bridge.lifecycle.recorder.read(first.execution) == before
+            assert (await bridge.resume_execution(pure.execution))["stdout"] == "1.0 1\n", "it has no compiled modules"
+        assert (await bridge.resume_execution(first.execution))["stdout"] == "1.0 1\n"
+
+
+async def test_a_replay_and_a_session_say_that_they_need_the_python_of_their_packages(compiled, sandboxes, monkeypatch):
+    async with opened(sandboxes) as bridge:
+        alone = await bridge.run("import shop", packages=["shop"])
+        await bridge.run("import shop; x = shop.version", session="s", packages=["shop"])
+        bridge.end_sessions()
+        stored = await bridge.lifecycle.stored(alone.execution, "local")
+        with monkeypatch.context() as patched:
+            with_other_python(patched)
+            with pytest.raises(BridgeError) as caught:
+                await bridge.replay_execution(stored)
+            assert caught.value.code == "packages_incompatible"
+            assert (await refused(bridge, "x", session="s")).code == "packages_incompatible"
+            assert (await refused(bridge, "x", session="f", fork="s")).code == "packages_incompatible"
+        assert (await bridge.replay_execution(stored)).difference is None
+        again = await bridge.run("x", session="s")
+        assert (again.value, again.session["cell"]) == ("'1.0'", 2), "the cell that was refused has never been"
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ([f"{NATIVE}-{NATIVE}-{{}}"], None),
+        (["cp39-abi3-{}", "py2.py3-none-any", "py3-none-{}"], None),
+        (["cp39-cp39-{}"], "for Python 3.9; this bridge has"),
+        (["cp312-cp312-{}", "cp396-abi3-{}"], "for Python 3.96; this bridge has"),
+        (["cp311-abi3-manylinux_2_17_other"], "for another kind of machine than this one: p0-1-cp311"),
+    ],
+)
+def test_recorded_packages_fit_by_their_tags(tags, said):
+    files = [f"p{number}-1-{tag.format(next(platform_tags()))}.whl" for number, tag in enumerate(tags)]
+    packages = PackageSet.of(LockedPackage(file.partition("-")[0], "1", file, "0" * 64) for file in files)
+    if said is None:
+        packages.require_fit()
+        return
+    with pytest.raises(BridgeError) as caught:
+        packages.require_fit()
+    assert (caught.value.code, said in caught.value.message) == ("packages_incompatible", True), caught.value.message
 
 
 async def test_a_running_script_adds_packages_once_and_a_session_keeps_them_when_it_is_rebuilt(index, sandboxes):
