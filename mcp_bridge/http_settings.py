@@ -35,7 +35,7 @@ class HttpSettings(ConfiguredTable):
         max_connections_per_address: Open connections from one IP address. All clients behind a proxy have its address.
         max_sessions: Open sessions of all clients (protocol versions up to 2025-11-25).
         max_sessions_per_principal: Open sessions of one principal.
-        session_idle_timeout: A session ends after this time without a request in progress.
+        session_idle_timeout: A session ends after this time without a request or a running call.
         replay_size: Events of one session that are kept for a client that resumes a broken stream.
         read_timeout: How long a request may take to arrive.
         write_timeout: How long a client may go without reading its answer.
@@ -64,7 +64,9 @@ class HttpSettings(ConfiguredTable):
     ] = 512
     max_sessions: Annotated[int, Field(ge=1, description="Open sessions")] = 1000
     max_sessions_per_principal: Annotated[int, Field(ge=1, description="Open sessions of one principal")] = 250
-    session_idle_timeout: Annotated[Seconds, Field(description="Until a session without requests ends")] = 1800.0
+    session_idle_timeout: Annotated[
+        Seconds, Field(description="Until a session without requests or running calls ends")
+    ] = 1800.0
     replay_size: Annotated[Size, Field(description="Kept of a session's events for a client that resumes a stream")] = (
         1 << 20
     )

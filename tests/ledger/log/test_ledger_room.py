@@ -167,7 +167,7 @@ async def test_any_payload_is_read_as_it_was_recorded_and_its_bytes_are_those_of
 @pytest.mark.parametrize("size", [1, 300_000])
 async def test_a_payload_that_cannot_be_written_is_its_own_trouble_and_not_the_ledgers(tmp_path, size):
     deep = ["x" * size]
-    for _ in range(990):
+    for _ in range(200_000):
         deep = [deep]
     async with Database(tmp_path / FILE_NAME) as database:
         recorder = SqliteRecorder(database)
