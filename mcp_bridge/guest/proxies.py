@@ -7,7 +7,7 @@ from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host, tool_error
 from mcp_bridge.guest.not_awaited import PendingCall, UnawaitedCalls
 from mcp_bridge.guest.values import blocks, jsontext
-from mcp_bridge.guest.values.arguments import normalise, spread
+from mcp_bridge.guest.values.arguments import normalise, spread, takes_besides
 from mcp_bridge.wire.annotations import Any, Iterator
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
@@ -423,8 +423,7 @@ def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         kwargs: Keyword arguments.
     """
     params = row["params"]
-    if not row["extra"]:
-        args, kwargs = spread(params, args, kwargs, is_recorded="recorded" in row)
+    args, kwargs = spread(row, args, kwargs)
     faults: list[str] = []
     if len(args) > len(params):
         faults.append(f"takes {len(params)} positional arguments but {len(args)} were given")
@@ -432,7 +431,7 @@ def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     names = {param["json"]: param["json"] for param in params} | {param["name"]: param["json"] for param in params}
     unknown = []
     for name, value in kwargs.items():
-        if name not in names and row["extra"]:
+        if name not in names and takes_besides(row, name):
             names[name] = name
         if name not in names:
             # Of a call that was recorded it isn't known which arguments were left out, as None for an optional one is.
@@ -453,6 +452,8 @@ def bind(row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         )
     if len(unknown) > MAX_SHOWN_NAMES:
         faults.append(f"got {len(unknown) - MAX_SHOWN_NAMES} more of them")
+    if unknown and row.get("beginnings"):
+        faults.append(f"other names begin with {', '.join(map(repr, row['beginnings'][:MAX_SHOWN_NAMES]))}")
     missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]
     if missing:
         faults.append(f"missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}")

@@ -127,6 +127,31 @@ def test_of_alternatives_that_a_constant_tells_apart_the_one_that_is_meant_is_to
     assert wrong(PETS | {"properties": {"pet": {keyword: options}}}, {"pet": pet}) == told
 
 
+LINK = {"properties": {"url": {"type": "string"}}, "required": ["url"]}
+
+
+@pytest.mark.parametrize(
+    ("pet", "told"),
+    [
+        ({"kind": "cot", "lives": 9}, "pet.kind: 'cat' was expected"),
+        ({"kind": "cat", "lives": "9"}, "pet.lives: '9' is not of type 'integer'"),
+    ],
+)
+@pytest.mark.parametrize("link", [LINK, {"anyOf": [{"properties": {"kind": {"const": "page"}}, "required": ["url"]}]}])
+def test_an_alternative_without_the_constant_that_tells_the_others_apart_is_not_meant(pet, told, link):
+    assert wrong(PETS | {"properties": {"pet": {"anyOf": [{"$ref": "#/$defs/cat"}, link]}}}, {"pet": pet}) == told
+
+
+def test_a_constant_is_found_behind_references():
+    kind = {"kind": {"$ref": "#/$defs/kind"}}
+    dog = {"allOf": [{"properties": kind}], "required": ["kind", "bark"]}
+    schema = {
+        "$defs": {"kind": {"const": "dog"}, "dog": dog},
+        "properties": {"pet": {"oneOf": [CAT, {"$ref": "#/$defs/dog"}]}},
+    }
+    assert wrong(schema, {"pet": {"kind": "dog"}}) == "pet: 'bark' is a required property"
+
+
 async def test_of_a_part_of_the_arguments_the_others_are_not_missed():
     check = ArgumentCheck({"oneOf": [CAT, DOG]})
     assert await check.faults_of_part({"kind": "dog"}) == []
@@ -285,9 +310,21 @@ def test_names_told_by_an_expression_are_checked_where_that_is_bounded():
     schema = {"patternProperties": {"^force_[a-z]+$": {"type": "boolean"}}, "additionalProperties": False}
     ArgumentCheck(schema).check({"force_it": True})
     assert "not of type 'boolean'" in wrong(schema, {"force_it": "true"})
-    assert "does not match any" in wrong(schema, {"other": 1})
+    assert wrong(schema, {"other": 1}) == "there is no parameter 'other'; other names match '^force_[a-z]+$'"
     record = {"properties": {"x": {"patternProperties": {"^(.*)$": {"type": "integer"}}}}}
     assert "not of type" in wrong(record, {"x": {"a": "1"}})
+
+
+def test_a_name_that_no_expression_tells_is_told_with_the_one_that_was_meant():
+    named = {"properties": {"path": {"type": "string"}}, "patternProperties": {"^x-": {}, "^y_": {}}}
+    closed = named | {"additionalProperties": False}
+    told = "there is no parameter 'pth' (did you mean path?); other names match '^x-' or '^y_'"
+    assert wrong(closed, {"pth": "a", "x-a": 1}) == told
+    assert "to: there is no name 'pth' (did you mean path?)" in wrong(
+        {"properties": {"to": closed}}, {"to": {"pth": "a"}}
+    )
+    told = "there is no parameter 'pth' (did you mean path?); arguments: 'path' is a required property"
+    assert wrong(named | {"required": ["path"]}, {"pth": "a", "x-a": 1}) == told
 
 
 @pytest.mark.parametrize("expression", ["^(a+)+$", "(a|aa)+$", "(?<name>a)", r"\p{L}", "a*a*a*b", r"(.)\1", "(?=a)a"])
@@ -313,6 +350,20 @@ def test_what_is_unevaluated_is_checked_or_not_called():
     twice = {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}
     doubling = {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}, "b": twice}}
     assert "unevaluated" in unchecked({**doubling, "unevaluatedProperties": {"type": "boolean"}}, {"x": "true"})
+
+
+def test_what_is_unevaluated_in_one_branch_of_an_if_that_the_server_decides_is_checked_by_both():
+    otherwise = {"properties": {"c": {"type": "string"}}}
+    schema = {"if": {"properties": {"a": A}}, "else": otherwise, "unevaluatedProperties": {"type": "integer"}}
+    schema |= {"properties": {"a": {"type": "string"}}}
+    for taken in ({"a": "q", "c": "str"}, {"a": "q", "c": 1}, {"a": "q", "d": 1}):
+        ArgumentCheck(schema).check(taken)
+    for refused in ({"a": "q", "c": []}, {"a": "q", "d": "x"}, {"a": 1, "c": 1}):
+        wrong(schema, refused)
+    assert "that the server decides" in unchecked(
+        {"allOf": [{"if": schema["if"], "else": otherwise}], "unevaluatedProperties": {"type": "integer"}},
+        {"a": "q", "c": "str"},
+    )
 
 
 # --- what can't be checked ---

@@ -397,6 +397,36 @@ def test_names_that_a_schema_tells_by_an_expression_are_a_keyword_parameter(othe
     assert describe.proxy_row(tool)["extra"] == bool(shown)
 
 
+@pytest.mark.parametrize(
+    ("expression", "beginning"),
+    [
+        ("^x-", "x-"),
+        ("^x-.*$", "x-"),
+        (r"^\$ref\.[a-z]+$", "$ref."),
+        ("^ab*$", "a"),
+        ("^a?", ""),
+        (r"^a\-{0,2}", "a"),
+        ("^x-(a|b)", ""),
+        ("^x|y", ""),
+        (r"^a\d", "a"),
+        ("x-", ""),
+        (".*", ""),
+        ("(?i)^x-", ""),
+        ("^[xy]-", ""),
+        ("^" + "x" * 1000, "x" * 100),
+    ],
+)
+def test_of_names_that_an_expression_tells_the_beginning_is_known(expression, beginning):
+    schema = {"type": "object", "patternProperties": {expression: {}}}
+    assert describe.proxy_row(make("x", schema=schema))["beginnings"] == [beginning]
+    assert "beginnings" not in describe.proxy_row(make("x", schema=schema | {"additionalProperties": {}}))
+
+
+def test_of_many_expressions_none_refuses_a_name_that_another_tells():
+    schema = {"type": "object", "patternProperties": {f"^x{number}": {} for number in range(60)}}
+    assert "" in describe.proxy_row(make("x", schema=schema))["beginnings"]
+
+
 def test_parameters_whose_names_collide_get_distinct_ones():
     schema = {"properties": {"a-b": {}, "a_b": {}, "class": {}, "class_": {}, "": {}}}
     names = {p.json_name: p.py_name for p in signatures.signature(make("x", schema=schema)).params}

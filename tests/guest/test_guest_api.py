@@ -927,6 +927,15 @@ except TypeError as exc:
     ]
 
 
+TOLD_BY_EXPRESSIONS = [
+    tool(
+        name,
+        inputSchema={"type": "object", "properties": {"path": STRING}, "patternProperties": {expression: {}}},
+    )
+    for name, expression in (("read", "^x-"), ("any", ".*"))
+]
+
+
 async def test_a_dict_is_taken_for_all_arguments_only_where_it_can_mean_nothing_else(sandboxes):
     record = await sandboxes.run(
         """
@@ -966,6 +975,66 @@ except Exception as exc:
         "{'args': {'args': {'c': 3}}}",
         "{'params': {'x': 'd'}}",
         "ToolError",
+    ]
+
+
+async def test_names_that_an_expression_tells_are_taken_and_others_are_told_with_the_nearest(sandboxes):
+    record = await sandboxes.run(
+        """
+import json
+from mcp.servers import odd
+async def sent(call): print(json.loads(await call)[1])
+await sent(odd.read("a", **{"x-a": "b"}))
+await sent(odd.read({"path": "a"}))
+await sent(odd.read({"path": "a", "x-a": "b"}))
+await sent(odd.read(arguments={"path": "a"}))
+await sent(odd.any(arguments={"path": "a"}))
+await sent(odd.any({"path": "a"}))
+for wrong in (lambda: odd.read(pth="a"), lambda: odd.read({"pth": "a"})):
+    try:
+        await wrong()
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+""",
+        echoing(*TOLD_BY_EXPRESSIONS),
+    )
+    assert lines(record) == [
+        "{'path': 'a', 'x-a': 'b'}",
+        "{'path': 'a'}",
+        "{'path': 'a', 'x-a': 'b'}",
+        "{'path': 'a'}",
+        "{'arguments': {'path': 'a'}}",
+        "{'path': 'a'}",
+        "TypeError odd.read() got an unexpected keyword argument 'pth'; nearest: path; other names begin with 'x-'. "
+        "It is read(path: str = ..., **more) -> str | list | None",
+        "ToolError odd.read: path: {'pth': 'a'} is not of type 'string'. "
+        "It is odd.read(path: str = ..., **kwargs: Any) -> str | list | None.",
+    ]
+
+
+async def test_in_javascript_names_that_an_expression_tells_are_taken_and_others_told_with_the_nearest(both):
+    async with both.open(echoing(*TOLD_BY_EXPRESSIONS)) as bridge:
+        record = await bridge.run(
+            """
+import { odd } from "mcp/servers";
+const sent = async (call) => console.log(JSON.stringify(JSON.parse(await call)[1]));
+await sent(odd.read({ path: "a", "x-a": "b" }));
+await sent(odd.read("a", { "x-a": "b" }));
+await sent(odd.any({ path: "a", more: 1 }));
+for (const wrong of [() => odd.read({ pth: "a" }), () => odd.read("a", { timeout: 5 })]) {
+  try { await wrong(); } catch (error) { console.log(error.message); }
+}
+""",
+            language="javascript",
+        )
+    assert lines(record) == [
+        '{"path":"a","x-a":"b"}',
+        '{"path":"a","x-a":"b"}',
+        '{"path":"a","more":1}',
+        "odd.read() got an unexpected argument 'pth'; nearest: path; other names begin with 'x-'. It is "
+        "read({path?: string, ...})",
+        "odd.read() got an unexpected argument 'timeout'; other names begin with 'x-'; after its arguments a call takes "
+        "{ signal } alone: { signal: AbortSignal.timeout(5000) }. It is read({path?: string, ...})",
     ]
 
 

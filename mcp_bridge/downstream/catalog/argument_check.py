@@ -20,18 +20,16 @@ import importlib
 import json
 import re
 import threading
-from collections import Counter
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mcp_bridge.downstream.catalog.argument_faults import cut, faults_of
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
-from mcp_bridge.downstream.catalog.schema_types import needed_text, object_shape, required_names
 from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT, evaluated, note_unknown, three_valued
-from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jsonschema.protocols import Validator
 
@@ -56,23 +54,6 @@ _MATCHED_CHARS = 1000
 # How often a schema is repaired and validated again, and how many of its faults are repaired.
 _REPAIRS = 4
 _FAULTS_REPAIRED = 100
-
-# How many faults a message lists, how many of one kind at one place (the rows of a list are one place), and in how many
-# characters. The caller sees all of them at once: each fault that isn't listed costs another call.
-_FAULTS_NAMED = 20
-_FAULTS_ALIKE = 3
-_FAULTS_CHARS = 2_000
-
-# With so many faults found, parts of the arguments that can't be checked make no difference.
-_FAULTS_ENOUGH = 3
-
-# How many faults are inspected, how many wrong names are listed, and how many known names are searched for near ones.
-_FAULTS_SEEN = 200
-_NAMES_TOLD = 10
-_NAMES_MEANT = 200
-
-# How many characters of an offending value a message shows.
-_VALUE_SHOWN = 80
 
 # A nested unbounded repetition can take exponential time. Each further repetition in a row multiplies the time by the
 # length of the text.
@@ -170,7 +151,7 @@ class ArgumentCheck:
         allowed = min(steps, _LEAST_STEPS + _STEPS_A_VALUE * _values(arguments))
         _steps.left, _steps.schema = allowed, self._schema
         try:
-            return _faults(self._validator, self._schema, arguments, partly=partly)
+            return faults_of(self._validator, self._schema, arguments, partly=partly)
         except _TooManyStepsError:
             if steps < MAX_STEPS:
                 raise
@@ -181,7 +162,7 @@ class ArgumentCheck:
             raise
         except Exception as error:
             if type(error).__module__.startswith(("referencing", "jsonschema")):
-                raise UncheckedError(f"its schema refers to what isn't in it: {_cut(str(error))}") from None
+                raise UncheckedError(f"its schema refers to what isn't in it: {cut(str(error))}") from None
             raise
 
     def _compile(self) -> None:
@@ -321,7 +302,7 @@ def _repair(schema: Any, path: tuple[Any, ...]) -> None:
             node = node[part]
         except (KeyError, IndexError, TypeError):
             return
-    raise UncheckedError(f"{_cut('.'.join(map(str, path))) or 'the whole of it'} is no part of a schema")
+    raise UncheckedError(f"{cut('.'.join(map(str, path))) or 'the whole of it'} is no part of a schema")
 
 
 def _is_name(path: tuple[Any, ...], depth: int) -> bool:
@@ -420,8 +401,18 @@ def _unevaluated(keyword: Any) -> Any:
         if is_unknown:
             note_unknown()
         # It takes what may fit for what fits, so that more is evaluated; of an `if`, one branch only.
-        if not (is_unknown and value is False and "if" in keywords):
+        is_open = is_unknown and "if" in keywords
+        if is_open and errors and value is not False:
+            is_open = not evaluated(otherwise(validator, value, instance, schema), most=1)[0]
+        if not is_open:
             yield from errors
+
+    def otherwise(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        """The errors if the server finds that the value doesn't fit the `if`."""
+        if not evaluated(validator.descend(instance, schema.get("if", True)))[1]:
+            raise UncheckedError("its schema has a schema for what is unevaluated beside an if that the server decides")
+        yield from keyword(validator, value, instance, schema | {"if": False}) or ()
+        yield from validator.descend(instance, schema.get("else", True))
 
     return bounded
 
@@ -434,7 +425,7 @@ def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
     """
     for expression in expressions:
         if not _is_safe(expression):
-            raise UncheckedError(f"its schema tells names by the expression {_cut(repr(expression))}")
+            raise UncheckedError(f"its schema tells names by the expression {cut(repr(expression))}")
     if expressions and max(map(len, instance)) > _MATCHED_CHARS:
         raise UncheckedError(f"a name in them has more than {_MATCHED_CHARS} characters")
     _spend(len(expressions) * len(instance))
@@ -530,161 +521,3 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_comparable(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-# --- messages ---
-
-
-def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, Any], *, partly: bool) -> list[str]:
-    faults: list[str] = []
-    alike: Counter[tuple[Any, ...]] = Counter()
-    try:
-        for count, error in enumerate(_meant(validator.iter_errors(arguments))):
-            if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
-                continue
-            if partly and not error.absolute_path and _missing_ways(error, schema):
-                continue
-            if len(faults) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, faults)) > _FAULTS_CHARS:
-                faults.append("…")
-                break
-            # Two missing names at one place are two faults; rows of a list that lack the same name are alike.
-            missing = str(error.message) if error.validator in _NAMING else ""
-            kind = (*(part for part in error.absolute_path if isinstance(part, str)), error.validator, missing)
-            alike[kind] += 1
-            if alike[kind] > _FAULTS_ALIKE:
-                continue
-            messages = _fault(error, schema)
-            faults = [*messages, *faults] if kind == _NO_PARAMETER else [*faults, *messages]
-    except Exception:
-        if len(faults) < _FAULTS_ENOUGH:
-            raise
-        faults.append("…")
-    if faults and not partly and _NO_PARAMETER not in alike:
-        faults = [*_without_parameter(schema, arguments), *faults]
-    if faults and faults[-1] != "…" and any(number > _FAULTS_ALIKE for number in alike.values()):
-        faults.append("…")
-    return faults
-
-
-_OF_OBJECTS = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
-_NO_PARAMETER = ("additionalProperties", "")
-_NAMING = frozenset({"required", "dependentRequired"})
-
-
-def _fault(error: Any, schema: dict[str, Any]) -> list[str]:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    place = _cut(path.lstrip(".")) or "arguments"
-    if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
-        known = error.schema.get("properties")
-        messages = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
-        return [f"{place}: {text}" for text in messages] if path else messages
-    if missing := _missing_ways(error, schema):
-        return [f"{place}: {needed_text(error.validator, missing)}"]
-    if error.context and (faults := _faults_of_way(error, schema)):
-        return [message for fault in _meant(faults[:_FAULTS_ALIKE]) for message in _fault(fault, schema)]
-    if len(ways := _ways_at_once(error, schema)) > 1:
-        return [f"{place}: {needed_text('oneOf', ways).replace('give one', 'give only one')}"]
-    return [f"{place}: {_message(error)}"]
-
-
-def _meant(errors: Iterable[Any]) -> Iterator[Any]:
-    """Faults, with those of the option that is meant in place of each union that has one."""
-    for error in errors:
-        if faults := _faults_of_constant(error):
-            yield from _meant(faults)
-        else:
-            yield error
-
-
-def _faults_of_constant(error: Any) -> list[Any]:
-    """The faults of the one option of a union whose constant (`kind: "dog"`) is there; empty if there is none."""
-    if error.validator not in {"anyOf", "oneOf"} or not isinstance(error.instance, dict):
-        return []
-    faults: dict[int, list[Any]] = {}
-    others = set()
-    for fault in error.context:
-        option = fault.relative_schema_path[0]
-        faults.setdefault(option, []).append(fault)
-        if len(fault.relative_path) == 1 and _is_constant(fault):
-            others.add(option)
-    # What is no object, as null, isn't meant either.
-    meant = [
-        those
-        for option, those in faults.items()
-        if option not in others and not any(each.validator == "type" and not each.relative_path for each in those)
-    ]
-    return meant[0] if others and len(meant) == 1 else []
-
-
-def _is_constant(fault: Any) -> bool:
-    return fault.validator == "const" or (fault.validator == "enum" and len(fault.validator_value) == 1)
-
-
-def _ways(error: Any, schema: dict[str, Any]) -> dict[int, list[str]]:
-    """The names that each option of a union of objects requires, by its number; empty if the fault is another."""
-    if error.validator not in {"anyOf", "oneOf"} or not isinstance(error.instance, dict):
-        return {}
-    options = error.validator_value
-    ways = dict(enumerate(required_names(options, schema)))
-    # What is no object, as null, isn't meant.
-    return {number: way for number, way in ways.items() if "object" in _types(options[number])}
-
-
-def _types(schema: Any) -> Any:
-    return schema.get("type", "object") if isinstance(schema, dict) else "object"
-
-
-def _missing_ways(error: Any, schema: dict[str, Any]) -> list[list[str]]:
-    """The names that are missing for each option of a union; empty if they are all there for one."""
-    missing = [[name for name in way if name not in error.instance] for way in _ways(error, schema).values()]
-    return missing if all(missing) else []
-
-
-def _faults_of_way(error: Any, schema: dict[str, Any]) -> list[Any]:
-    """The faults of the option of a union whose names are there; of several, of that with the fewest."""
-    ways = _ways(error, schema).items()
-    faults: dict[int, list[Any]] = {number: [] for number, way in ways if way and error.instance.keys() >= set(way)}
-    for fault in error.context:
-        faults.get(fault.relative_schema_path[0], []).append(fault)
-    return min(faults.values(), key=len, default=[])
-
-
-def _ways_at_once(error: Any, schema: dict[str, Any]) -> list[list[str]]:
-    """The names by which arguments fit several options of a union that allows one."""
-    there = [way for way in _ways(error, schema).values() if error.instance.keys() >= set(way)]
-    common = set.intersection(*map(set, there)) if there else set()
-    ours = [[name for name in way if name not in common] for way in there]
-    return ours if all(ours) else []
-
-
-def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
-    """Names that aren't parameters. A schema may allow them: they are only listed beside another fault."""
-    shape = object_shape(schema)
-    if shape.extra is not None:
-        return []
-    return _unknown(arguments, shape.properties, "parameter")
-
-
-def _unknown(arguments: dict[str, Any], known: dict[str, Any], what: str) -> list[str]:
-    free = [name for name in known if name not in arguments][:_NAMES_MEANT]
-    messages: list[str] = []
-    for number, name in enumerate(name for name in arguments if name not in known):
-        if number == _NAMES_TOLD:
-            return [*messages, "…"]
-        close = nearest(name, free, count=1)
-        meant = f" (did you mean {_cut(close[0])}?)" if close else ""
-        messages.append(f"there is no {what} {_cut(repr(name))}{meant}")
-    return messages
-
-
-def _message(error: Any) -> str:
-    """The validator's message, with a long value at its beginning shortened."""
-    message = str(error.message)
-    value = repr(error.instance)
-    if len(value) > _VALUE_SHOWN and message.startswith(value):
-        return f"{value[:_VALUE_SHOWN]}…{_cut(message[len(value) :])}"
-    return _cut(message)
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= 4 * _VALUE_SHOWN else f"{message[: 4 * _VALUE_SHOWN]}…"

@@ -178,7 +178,7 @@ def full(tool: ToolInfo) -> str:
     cut = [param.py_name for param in sig.params if param.is_cut]
     within = NestedDocumentation(tool.input_schema, WHOLE_CHARS)
     for param in sig.params:
-        schema = shape.extra if param.kind == "var_keyword" else shape.properties.get(param.json_name)
+        schema = shape.others if param.kind == "var_keyword" else shape.properties.get(param.json_name)
         about = documentation(tool.input_schema, schema).get("description")
         if isinstance(about, str) and about.strip():
             lines.append(_hanging("  ", param.py_name, about))
@@ -236,7 +236,8 @@ def proxy_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
 
     Returns:
         `name`, `alias`, `params` (each `name`, `json`, `type`, `required`, and `default` if the schema has one),
-        `returns`, `doc` (description and parameters), and `extra`: whether additional arguments may be sent.
+        `returns`, `doc` (description and parameters), and `extra`: whether additional arguments may be sent; where
+        expressions tell their names, `beginnings` has how these begin.
     """
     sig = signature(tool, WHOLE if is_whole else BRIEF)
     params = []
@@ -247,7 +248,7 @@ def proxy_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
         params.append(row | ({"default": param.default} if param.has_default else {}))
     about = [line.strip() for line in _needs(tool, sig.params)]
     about += [f"{param.py_name}: {param.description}" for param in sig.params if param.description]
-    return {
+    row = {
         "name": tool.name,
         "alias": tool.alias,
         "params": params,
@@ -255,6 +256,7 @@ def proxy_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
         "doc": "\n\n".join(part for part in (sig.doc, "\n".join(about)) if part),
         "extra": any(param.kind == "var_keyword" for param in sig.params),
     }
+    return row | ({"beginnings": sig.beginnings} if sig.beginnings else {})
 
 
 def schemas(tool: ToolInfo) -> dict[str, Any]:

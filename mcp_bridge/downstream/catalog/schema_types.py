@@ -5,6 +5,7 @@ Schemas are untrusted data: cyclic, huge, or with members of the wrong types. No
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,10 @@ CUT = "…"
 # How many values of an enumeration stand for the others, and in how many characters.
 _LITERALS_SHOWN = 3
 _LITERALS_CHARS = 60
+
+# The text that every name begins with that an expression finds; with less of it more names begin so. In an alternative
+# it would be the beginning of some of them only.
+_BEGINNING = re.compile(r"\^(?P<text>(?:\\\W|[^\\.^$*+?{}\[\]|()]){0,100})(?P<repeats>[*+?{])?")
 
 # A type with more steps than this many times its bound in characters is not joined together at all.
 _SLACK = 4
@@ -94,12 +99,34 @@ class ObjectShape:
     Attributes:
         properties: Property schemas in the schema's order; any JSON value is possible here.
         required: Names of required properties.
-        extra: The schema of other properties if the schema allows some explicitly, else None.
+        extra: The schema of other properties if the schema allows any explicitly, else None.
+        extra_patterns: Schemas of other properties, by the expressions that tell their names.
     """
 
     properties: dict[str, Any] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     extra: Any = None
+    extra_patterns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def others(self) -> Any:
+        """The schema of all other properties that the schema allows explicitly, or None."""
+        schemas = [*self.extra_patterns.values(), *([] if self.extra is None else [self.extra])]
+        return True if self.extra is True else {"anyOf": schemas} if len(schemas) > 1 else next(iter(schemas), None)
+
+    @property
+    def beginnings(self) -> list[str]:
+        """How the names of other properties begin, in one way or another; empty if no expression tells them alone."""
+        return list(dict.fromkeys(map(_beginning, self.extra_patterns))) if self.extra is None else []
+
+
+def _beginning(expression: str) -> str:
+    found = _BEGINNING.match(expression)
+    if found is None or "|" in expression:
+        return ""
+    text = re.sub(r"\\(.)", r"\1", found["text"], flags=re.DOTALL)
+    # What may be repeated may not be there at all.
+    return text[:-1] if found["repeats"] else text
 
 
 def object_shape(root: dict[str, Any]) -> ObjectShape:
@@ -139,10 +166,16 @@ def _gather_own(schema: dict[str, Any], shape: ObjectShape) -> None:
         shape.required.add(name)
         shape.properties.setdefault(name, True)
     extra, patterns = schema.get("additionalProperties"), schema.get("patternProperties")
-    others = list(islice(patterns.values(), _MERGED)) if isinstance(patterns, dict) else []
-    others = [value for value in (*others, extra) if value is True or isinstance(value, dict)]
-    if extra is True or (others and shape.extra is None):
-        shape.extra = True if extra is True else others[0] if len(others) == 1 else {"anyOf": others}
+    if extra is True or (isinstance(extra, dict) and shape.extra is None):
+        shape.extra = extra
+    if isinstance(patterns, dict):
+        for expression, value in patterns.items():
+            if len(shape.extra_patterns) >= _MERGED:
+                # Of the names that the others tell, none is refused.
+                shape.extra_patterns.setdefault("", True)
+                break
+            if value is True or isinstance(value, dict):
+                shape.extra_patterns.setdefault(str(expression), value)
 
 
 def alternatives(schema: Any, root: Any, merged: list[int] | None = None) -> Iterator[tuple[str, list[list[str]]]]:
@@ -156,10 +189,7 @@ def alternatives(schema: Any, root: Any, merged: list[int] | None = None) -> Ite
         merged: As `required_names`, where it is looked at for several objects of one document.
     """
     merged = [0] if merged is None else merged
-    for _ in range(_HOPS):
-        if not _is_reference(schema):
-            break
-        schema = resolve(root, schema["$ref"])
+    schema = referred(root, schema)
     if not isinstance(schema, dict):
         return
     for part in [schema, *_list(schema.get("allOf"))[:_MERGED]]:
@@ -221,6 +251,15 @@ def resolve(root: Any, reference: str) -> Any:
         else:
             return None
     return node
+
+
+def referred(root: Any, schema: Any) -> Any:
+    """The schema that a schema refers to, if it does; itself otherwise."""
+    for _ in range(_HOPS):
+        if not _is_reference(schema):
+            break
+        schema = resolve(root, schema["$ref"])
+    return schema
 
 
 class _TooLongError(Exception):

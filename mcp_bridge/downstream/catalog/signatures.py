@@ -72,6 +72,7 @@ class Signature:
         doc: The tool's description.
         left_out: How many further parameters the schema has.
         is_cut: Whether `…` stands for a part of the result's type.
+        beginnings: How the names of additional arguments begin, in one way or another; empty if any name may be sent.
     """
 
     params: list[Param]
@@ -79,6 +80,7 @@ class Signature:
     doc: str
     left_out: int = 0
     is_cut: bool = False
+    beginnings: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
         """The signature as a JSON object."""
@@ -114,13 +116,13 @@ def signature(tool: ToolInfo, bounds: Sequence[Bounds] = BRIEF) -> Signature:
                 is_cut=renderer.is_cut,
             )
         )
-    if shape.extra is not None:
+    if shape.others is not None:
         rest = next(name for name in ("kwargs", "extra_kwargs", "extra_kwargs_") if name not in python_names.values())
-        annotation = renderer.render(shape.extra)
+        annotation = renderer.render(shape.others)
         params.append(Param(rest, "", annotation, False, None, False, "", "var_keyword", renderer.is_cut))  # noqa: FBT003
     returns, is_cut = _returns(tool, bounds)
     doc = tool.description.strip() or (tool.title or "")
-    return Signature(params, returns, doc, len(shape.properties) - len(names), is_cut)
+    return Signature(params, returns, doc, len(shape.properties) - len(names), is_cut, shape.beginnings)
 
 
 def documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:

@@ -161,6 +161,8 @@ class _Passed:
 def _taking(row: dict[str, Any], calls: Sequence[tuple[dict[str, Any], bool]]) -> dict[str, Any]:
     """A row that takes these calls: the same if it does."""
     by_name = {param["json"]: param for param in row["params"]}
+    if "beginnings" in row and _took_any_name(row, calls):
+        row = {key: value for key, value in row.items() if key != "beginnings"}
     passed = _Passed(calls, by_name.keys())
     names = list(by_name)
     if not row["extra"]:
@@ -180,6 +182,22 @@ def _taking(row: dict[str, Any], calls: Sequence[tuple[dict[str, Any], bool]]) -
     # By an annotation the guest tells a text from the JSON that it may hold.
     typed = [param | ({"type": kinds} if (kinds := passed.kinds(param["json"])) else {}) for param in params]
     return row | {"params": typed, "recorded": True}
+
+
+def _took_any_name(row: dict[str, Any], calls: Sequence[tuple[dict[str, Any], bool]]) -> bool:
+    """Whether the calls tell that this tool, whose names begin in certain ways, took any, and no dict for all of them.
+
+    So it was before these ways were told apart.
+    """
+    known = {param[key] for param in row["params"] for key in ("json", "name")}
+    first = row["params"][0]["json"] if row["params"] else ""
+    for arguments, is_taken in calls:
+        if not all(name in known or name.startswith(tuple(row["beginnings"])) for name in arguments):
+            return True
+        value = arguments.get(first)
+        if not is_taken and isinstance(value, dict) and value.keys() <= known:
+            return True
+    return False
 
 
 class _Names:

@@ -76,18 +76,24 @@ function signature(row, { isWhole = false } = {}) {
 // Of a tool that is known by recorded calls it isn't known which arguments were left out, as null for an optional one is.
 const isLeftOut = (row, value) => row.recorded === true && (value === null || value === undefined);
 
+// Whether a tool may take an argument of a name that is no parameter's.
+const takesBesides = (row, name) => row.extra && (row.beginnings ?? ['']).some((text) => name.startsWith(text));
+
 // What the script passed: `names`, an object, and `values` in order. `options` is an object after them that has none of
 // the names, and is no argument.
 function named(row, args) {
   const known = new Set(row.params.flatMap((param) => [param.json, param.name]));
-  const isNamed = (one) => Object.entries(one).every(([name, value]) => known.has(name) || isLeftOut(row, value));
+  // What begins with nothing is any name.
+  const takesAny = takesBesides(row, '');
+  const isKnown = (name) => known.has(name) || (!takesAny && takesBesides(row, name));
+  const isNamed = (one) => Object.entries(one).every(([name, value]) => isKnown(name) || isLeftOut(row, value));
   const last = args.at(-1);
   if (!isPlain(last)) return { values: args, names: {} };
   const fits = isNamed(last);
   const next = row.params[args.length - 1];
   const takesObject = next !== undefined && [...typesOf(next.type)].some((type) => type === 'dict' || type === 'Any');
   if (args.length === 1) return fits || !takesObject ? { values: [], names: last } : { values: args, names: {} };
-  if (takesObject || (row.extra && !fits)) return { values: args, names: {} };
+  if (takesObject || (takesAny && !fits)) return { values: args, names: {} };
   const before = args.slice(0, -1);
   if (fits) return { values: before, names: last };
   const [first] = before;
@@ -109,7 +115,7 @@ function bind(row, args) {
   const json = new Map([...row.params.map((param) => [param.json, param.json]), ...row.params.map((param) => [param.name, param.json])]);
   const unknown = Object.keys(given.options ?? {});
   for (const [name, value] of Object.entries(given.names)) {
-    const called = json.get(name) ?? (row.extra ? name : undefined);
+    const called = json.get(name) ?? (takesBesides(row, name) ? name : undefined);
     if (called === undefined) {
       if (!isLeftOut(row, value)) unknown.push(name);
     } else if (Object.hasOwn(bound, called)) faults.push(`got more than one value for '${name}'`);
@@ -120,6 +126,9 @@ function bind(row, args) {
     faults.push(`got an unexpected argument '${name.slice(0, 100)}'${suggestion(name, free)}`);
   }
   if (unknown.length > MAX_SHOWN_NAMES) faults.push(`got ${unknown.length - MAX_SHOWN_NAMES} more of them`);
+  if (unknown.length > 0 && row.beginnings) {
+    faults.push(`other names begin with ${row.beginnings.slice(0, MAX_SHOWN_NAMES).map((text) => `'${text}'`).join(', ')}`);
+  }
   if (given.options !== undefined) {
     faults.push('after its arguments a call takes { signal } alone: { signal: AbortSignal.timeout(5000) }');
     // Or it was meant as the next one.

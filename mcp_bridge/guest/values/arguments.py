@@ -7,25 +7,43 @@ ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "pa
 """Parameter names that other clients use for the dict of a tool's arguments."""
 
 
+def takes_besides(row: dict[str, Any], name: str) -> bool:
+    """Whether a tool may take an argument of this name, which is no parameter's."""
+    return bool(row["extra"]) and name.startswith(tuple(row.get("beginnings", [""])))
+
+
 def spread(
-    params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_recorded: bool = False
+    row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Turn a single dict of arguments, as in JSON, into keywords; other arguments are returned unchanged.
 
-    A dict is taken for that if all of its keys are parameters, and it can't be a value for the first parameter. Of
-    parameters that are known from recorded calls, those may be missing that were None.
+    A dict is taken for that if all of its keys are parameters, or begin as additional ones do, and it can't be a value
+    for the first parameter. Of parameters that are known from recorded calls, those may be missing that were None.
+
+    Args:
+        row: The tool's row in the result of `catalog.tools`.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
     """
+    if row["extra"] and "beginnings" not in row:
+        return args, kwargs
+    params = row["params"]
     names = {param[key] for param in params for key in ("json", "name")}
     given: Any = None
     if len(args) == 1 and not kwargs and params and not _takes_dict(params[0]["type"]):
         given = args[0]
-    elif not args and len(kwargs) == 1 and not names & (kwargs.keys() & ARGUMENTS):
-        given = next((value for name, value in kwargs.items() if name in ARGUMENTS), None)
-    if type(given) is dict and names.issuperset(
-        name for name, value in given.items() if value is not None or not is_recorded
-    ):
-        return (), dict(given)
-    return args, kwargs
+    elif not args and len(kwargs) == 1:
+        [(name, value)] = kwargs.items()
+        given = value if name in ARGUMENTS - names and not takes_besides(row, name) else None
+    if type(given) is not dict:
+        return args, kwargs
+    # What begins with nothing may be any name, as one that is within an argument.
+    is_telling = not takes_besides(row, "")
+    for name, value in given.items():
+        is_left_out = value is None and "recorded" in row
+        if not (name in names or is_left_out or (is_telling and isinstance(name, str) and takes_besides(row, name))):
+            return args, kwargs
+    return (), dict(given)
 
 
 def normalise(params: list[dict[str, Any]], bound: dict[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,21 @@ def test_a_name_of_before_goes_before_the_same_one_of_now(passed):
     assert proxies.bind(pay, (), dict(passed)) == (passed, [])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "result", "args", "kwargs"),
+    [
+        ({"pth": "a"}, None, (), {"pth": "a"}),
+        ({"arguments": {"path": "a"}}, REFUSED, (), {"arguments": {"path": "a"}}),
+        ({"path": {"path": "a"}}, REFUSED, ({"path": "a"},), {}),
+    ],
+)
+def test_a_tool_takes_the_names_that_it_took_before_their_beginnings_told_them(arguments, result, args, kwargs):
+    listed = row("read", "path", extra=True) | {"beginnings": ["x-"]}
+    [read] = repeatable([listed], called("shop.read", arguments, result))
+    assert proxies.bind(read, args, kwargs) == (arguments, [])
+    assert repeatable([listed], called("shop.read", {"path": "a", "x-a": 1})) == [listed]
+
+
 class Counted(dict):
     """Counts how often something in it is looked at."""
 
