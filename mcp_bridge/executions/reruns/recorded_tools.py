@@ -194,8 +194,7 @@ def _took_any_name(row: dict[str, Any], calls: Sequence[tuple[dict[str, Any], bo
     for arguments, is_taken in calls:
         if not all(name in known or name.startswith(tuple(row["beginnings"])) for name in arguments):
             return True
-        value = arguments.get(first)
-        if not is_taken and isinstance(value, dict) and value.keys() <= known:
+        if not is_taken and isinstance(arguments.get(first), dict):
             return True
     return False
 
