@@ -369,6 +369,18 @@ def test_what_is_unevaluated_in_one_branch_of_an_if_that_the_server_decides_is_c
 # --- what can't be checked ---
 
 
+def test_a_panic_within_a_library_is_the_schemas_fault(monkeypatch):
+    """Which schemas bring one about depends on how much of the stack is used."""
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+
+    def panics(*_, **__):
+        raise panic
+
+    monkeypatch.setattr(arguments_module, "faults_of", panics)
+    with pytest.raises(UncheckedError, match="without end"):
+        ArgumentCheck({"type": "object"}).check({})
+
+
 @pytest.mark.parametrize(
     ("schema", "says"),
     [

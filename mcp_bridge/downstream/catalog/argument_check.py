@@ -160,8 +160,12 @@ class ArgumentCheck:
             raise UncheckedError("its schema refers to itself without end, or nests too deeply") from None
         except UncheckedError:
             raise
-        except Exception as error:
-            if type(error).__module__.startswith(("referencing", "jsonschema")):
+        except BaseException as error:
+            library = type(error).__module__
+            if library == "pyo3_runtime":
+                # What a RecursionError may become within a map of the library's, which is written in Rust.
+                raise UncheckedError("its schema refers to itself without end, or nests too deeply") from None
+            if library.startswith(("referencing", "jsonschema")):
                 raise UncheckedError(f"its schema refers to what isn't in it: {cut(str(error))}") from None
             raise
 
