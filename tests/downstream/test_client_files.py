@@ -309,9 +309,9 @@ def test_opencodes_files_of_the_user_and_of_folders_are_one_from_the_users_up(us
     assert (dict(spec.env), spec.enabled, spec.problem) == ({"A": "1", "B": "2", "C": "4"}, True, None)
 
 
-SECRET = "s3cret"
+BEARER = "s3cret"
 OPENCODE = ("opencode", "opencode.json", json.dumps({"mcp": {"gh": {"type": "remote", "url": "https://theirs.example/"}}}),
-    json.dumps({"mcp": {"gh": {"type": "remote", "url": "https://mine.example/", "headers": {"Authorization": SECRET}}}}))  # fmt: skip
+    json.dumps({"mcp": {"gh": {"type": "remote", "url": "https://mine.example/", "headers": {"Authorization": BEARER}}}}))  # fmt: skip
 CODEX = ("codex", ".codex/config.toml", '[mcp_servers.gh]\nurl = "https://theirs.example/"\n',
     '[mcp_servers.gh]\nurl = "https://mine.example/"\nbearer_token_env_var = "TOKEN"\n')  # fmt: skip
 
@@ -327,7 +327,7 @@ def forget_entries(user, file):
 
 @pytest.mark.parametrize(("client", "name", "theirs", "mine"), [OPENCODE, CODEX])
 def test_credentials_that_the_user_adds_later_dont_go_to_a_trusted_folders_address(user, client, name, theirs, mine):
-    user.environ["TOKEN"] = SECRET
+    user.environ["TOKEN"] = BEARER
     path = user.write(user.folder / name, theirs)
     user.trusted(client, name)
     assert (user.find(client).servers["gh"].url, user.find(client).ignored_files) == ("https://theirs.example/", [])
@@ -337,14 +337,14 @@ def test_credentials_that_the_user_adds_later_dont_go_to_a_trusted_folders_addre
     assert [(row.code, row.file) for row in found.ignored_files] == [("changed_file", str(path))]
     user.trusted(client, name)
     spec = user.find(client).servers["gh"]
-    assert (spec.url, SECRET in str(dict(spec.headers))) == ("https://theirs.example/", True), "as it was shown then"
+    assert (spec.url, BEARER in str(dict(spec.headers))) == ("https://theirs.example/", True), "as it was shown then"
     user.file(client).unlink()
     assert "gh" not in user.find(client).servers, "without the user's it is another whole again"
 
 
 @pytest.mark.parametrize(("client", "name", "theirs", "mine"), [OPENCODE, CODEX])
 def test_a_record_that_says_nothing_of_what_is_beneath_counts_for_no_part_of_it(user, client, name, theirs, mine):
-    user.environ["TOKEN"] = SECRET
+    user.environ["TOKEN"] = BEARER
     path = user.write(user.folder / name, theirs)
     user.trusted(client, name)
     forget_entries(user, path)

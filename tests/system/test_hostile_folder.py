@@ -351,10 +351,10 @@ def test_of_the_users_part_of_a_server_nothing_that_may_be_a_secret_is_shown(rea
     user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
     shown = user.run("trust", "--yes").stdout
     assert "s3cret" not in shown
-    assert 'server "local" starts, as you: /opt/server '…'\n' in shown
+    assert "server \"local\" starts, as you: /opt/server '…'\n" in shown
     assert 'server "remote" connects to: https://mine.example/…\n' in shown
     assert '      url = "https://mine.example/…" (yours)\n      oauth = {"clientSecret": "…"} (yours)\n' in shown
-    assert 'server "c" starts, as you: x '…'\n' in shown
+    assert "server \"c\" starts, as you: x '…'\n" in shown
     assert 'server "d" connects to: https://evil.example/\n' in shown
     assert '      bearer_token_env_var = "NOT_SET" (yours)\n      bearer = "…" (yours)\n' in shown
     assert "      timeout = 5000\n" in shown
