@@ -369,7 +369,12 @@ def test_what_a_server_does_is_told_as_the_bridge_reads_its_entry(reading_all):
     user.checkout.write(
         ".mcp.json",
         json.dumps(
-            {"mcpServers": {"typed": {"type": "http", "command": "harmless", "url": url}, "none": {"args": []}}}
+            {
+                "mcpServers": {
+                    "typed": {"type": "http", "command": "harmless", "url": url},
+                    "none": {"args": [], "rules": [1, 2]},
+                }
+            }
         ),
     )
     user.checkout.write("opencode.json", json.dumps({"mcp": {"o": {"type": "remote", "command": ["x"], "url": url}}}))

@@ -279,11 +279,11 @@ def _server(name: str, server: _Server, *, taken: bool) -> Iterator[str]:
         {"command": entry} if not isinstance(entry, dict) else entry for entry in (server.whole, server.part)
     )
     for key, value in whole.items():
-        [line] = _settings("  ", {key: value})
+        lines = _settings("  ", {key: value})
         if key not in part:
-            yield f"{line} (yours)"
+            yield from (f"{line} (yours)" for line in lines)
         elif key not in server.does.keys:
-            yield line
+            yield from lines
     if server.changes:
         yield "    changes a part of a server that is there without it: (yours) and … are of your file or one you trust"
 
