@@ -801,7 +801,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A registered tool can't be loaded as it is declared.",
             "Fix the module; the message has the place.", exit_status=2),
         "changed_file": Description(
-            "The folder's file, or one that it loads, isn't what was trusted.",
+            "The folder's file, or what it loads or changes, isn't what was trusted.",
             "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
         "client_file_changed": Description(
             "Another program has changed a file while a command was about to write it. Nothing was written.",

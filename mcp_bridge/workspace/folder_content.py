@@ -38,6 +38,9 @@ CLIENT_FILES = (
 SERVERS_DIRECTORY = "mcp-servers"
 """A directory of a folder whose JSON files list servers; it is no client's."""
 
+ENTRIES = "entries"
+"""The key of `content_of`'s table for what becomes `Content.entries`. It is no key of a file's."""
+
 MAX_DIRECTORY_ENTRIES = 500
 """How many entries of such a directory are looked at: whoever made the folder may have made millions."""
 
@@ -107,11 +110,14 @@ class Content:
         file: The configuration file: its folder's real path, and its name.
         data: Its bytes. The same bytes are hashed and parsed.
         files: Maps the path of each file that it makes the bridge load to the SHA-256 of its bytes, in hexadecimal.
+        entries: Maps the name of each server whose entry isn't told by the bytes alone to the SHA-256 of the whole:
+            one that changes a part of another, which is in another file.
     """
 
     file: Path
     data: bytes
     files: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -183,7 +189,8 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     Args:
         file: The configuration file.
         data: Its bytes.
-        table: The decoded TOML or JSON. Malformed parts are ignored here: their decoder reports them.
+        table: The decoded TOML or JSON, with `ENTRIES` if there are any. Malformed parts are ignored here: their
+            decoder reports them.
 
     Raises:
         BridgeError: `folder_too_large`.
@@ -199,7 +206,7 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
                 collector.add(path)
     for path in _scripts(table, base):
         collector.add(path)
-    return Content(file, data, collector.files)
+    return Content(file, data, collector.files, _table(table, ENTRIES))
 
 
 def folder_of(file: Path) -> Path:

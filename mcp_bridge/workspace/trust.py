@@ -2,8 +2,8 @@
 
 A file that comes with a folder (`mcp-bridge.toml`, `.mcp.json`) names commands, modules and rules, and its author may
 be anyone. It is used only after the user has trusted its content, as with direnv. A *record* stores the file's path,
-the hash of its bytes, and the hashes of the files that it makes the bridge load or start. If any of these changes,
-appears or disappears, the folder is untrusted again.
+the hash of its bytes, the hashes of the files that it makes the bridge load or start, and those of the entries of which
+it says only a part. If any of these changes, appears or disappears, the folder is untrusted again.
 
 The records are files in the user's own state directory, and never in one that a folder's file names.
 """
@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.atomic_files import write_private
@@ -46,12 +47,14 @@ class Entry:
         hash: The SHA-256 of its bytes.
         files: As `Content.files`.
         time: When it was trusted (Unix time in seconds).
+        entries: As `Content.entries`; none in records of versions that took each entry for the whole.
     """
 
     file: Path
     hash: str
     files: Mapping[str, str]
     time: float
+    entries: Mapping[str, str]
 
 
 class TrustStore:
@@ -59,10 +62,17 @@ class TrustStore:
 
     Args:
         state_dir: The user's own state directory, from their configuration, their environment, or the default.
+        assumed: Records that count as if they were there.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, assumed: Mapping[Path, Entry] = MappingProxyType({})) -> None:
         self.directory = state_dir / "trust"
+        self._assumed = assumed
+
+    def assuming(self, content: Content) -> TrustStore:
+        """The records as they would be with this content trusted."""
+        entry = Entry(content.file, content.hash, content.files, time.time(), content.entries)
+        return TrustStore(self.directory.parent, {**self._assumed, content.file: entry})
 
     def _path(self, file: Path) -> Path:
         return self.directory / f"{hashlib.sha256(os.fsencode(file)).hexdigest()}.json"
@@ -90,6 +100,8 @@ class TrustStore:
             BridgeError: `trust_unusable`: others could have written the record, or it can't be read.
         """
         self.refuse_within(file)
+        if file in self._assumed:
+            return self._assumed[file]
         path = self._path(file)
         try:
             for place in (self.directory, path):
@@ -119,6 +131,7 @@ class TrustStore:
             "file": str(content.file),
             "sha256": content.hash,
             "files": dict(content.files),
+            "entries": dict(content.entries),
             "time": time.time(),
         }
         private_directory(self.directory, durable=True)
@@ -178,7 +191,9 @@ class TrustStore:
             entry = self.entry(content.file)
         except BridgeError:
             return False
-        return entry is not None and entry.hash == content.hash and entry.files == content.files
+        if entry is None:
+            return False
+        return (entry.hash, entry.files, entry.entries) == (content.hash, content.files, content.entries)
 
 
 def _decoded(record: Any) -> Entry | None:
@@ -190,8 +205,9 @@ def _decoded(record: Any) -> Entry | None:
             "files": dict(files),
             "time": int() | float() as at,
         }:
-            if all(isinstance(value, str) for value in files.values()):
-                return Entry(Path(file), hash_, files, at)
+            entries = record.get("entries", {})
+            if isinstance(entries, dict) and all(isinstance(value, str) for value in files.values()):
+                return Entry(Path(file), hash_, files, at, entries)
     return None
 
 
@@ -248,7 +264,7 @@ _CODES: dict[Status, Code] = {
 
 _REASONS: dict[Status, str] = {
     "untrusted": "you haven't trusted its content",
-    "changed": "it, or a file that it loads, isn't what you have trusted",
+    "changed": "it, a file that it loads, or an entry of which it changes a part, isn't what you have trusted",
 }
 
 

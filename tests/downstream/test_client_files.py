@@ -303,7 +303,92 @@ def test_opencodes_files_of_the_user_and_of_folders_are_one_from_the_users_up(us
     assert (dict(spec.env), spec.enabled) == ({"A": "1", "B": "2", "C": "4"}, False)
     user.trusted("opencode", "opencode.json", user.folder / "repository")
     spec = user.find("opencode", cwd=inner).servers["mine"]
+    assert (dict(spec.env), spec.enabled) == ({"A": "1", "B": "2", "C": "3"}, True), "the inner part was another whole"
+    user.trusted("opencode", "opencode.json", inner)
+    spec = user.find("opencode", cwd=inner).servers["mine"]
     assert (dict(spec.env), spec.enabled, spec.problem) == ({"A": "1", "B": "2", "C": "4"}, True, None)
+
+
+BEARER = "s3cret"
+OPENCODE = ("opencode", "opencode.json", json.dumps({"mcp": {"gh": {"type": "remote", "url": "https://theirs.example/"}}}),
+    json.dumps({"mcp": {"gh": {"type": "remote", "url": "https://mine.example/", "headers": {"Authorization": BEARER}}}}))  # fmt: skip
+CODEX = ("codex", ".codex/config.toml", '[mcp_servers.gh]\nurl = "https://theirs.example/"\n',
+    '[mcp_servers.gh]\nurl = "https://mine.example/"\nbearer_token_env_var = "TOKEN"\n')  # fmt: skip
+
+
+def forget_entries(user, file):
+    """Make the record of a file one of an earlier version."""
+    [path] = [
+        path for path in (user.state / "trust").glob("*.json") if json.loads(path.read_text())["file"] == str(file)
+    ]
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in record.items() if key != "entries"}))
+
+
+@pytest.mark.parametrize(("client", "name", "theirs", "mine"), [OPENCODE, CODEX])
+def test_credentials_that_the_user_adds_later_dont_go_to_a_trusted_folders_address(user, client, name, theirs, mine):
+    user.environ["TOKEN"] = BEARER
+    path = user.write(user.folder / name, theirs)
+    user.trusted(client, name)
+    assert (user.find(client).servers["gh"].url, user.find(client).ignored_files) == ("https://theirs.example/", [])
+    user.write(user.file(client), mine)
+    found = user.find(client)
+    assert (found.servers["gh"].url, found.servers["gh"].scope) == ("https://mine.example/", "user")
+    assert [(row.code, row.file) for row in found.ignored_files] == [("changed_file", str(path))]
+    user.trusted(client, name)
+    spec = user.find(client).servers["gh"]
+    assert (spec.url, BEARER in str(dict(spec.headers))) == ("https://theirs.example/", True), "as it was shown then"
+    user.file(client).unlink()
+    assert "gh" not in user.find(client).servers, "without the user's it is another whole again"
+
+
+@pytest.mark.parametrize(("client", "name", "theirs", "mine"), [OPENCODE, CODEX])
+def test_a_record_that_says_nothing_of_what_is_beneath_counts_for_no_part_of_it(user, client, name, theirs, mine):
+    user.environ["TOKEN"] = BEARER
+    path = user.write(user.folder / name, theirs)
+    user.trusted(client, name)
+    forget_entries(user, path)
+    assert user.find(client).servers["gh"].url == "https://theirs.example/", "nothing is beneath"
+    user.write(user.file(client), mine)
+    user.trusted(client, name)
+    forget_entries(user, path)
+    found = user.find(client)
+    assert (found.servers["gh"].url, [row.code for row in found.ignored_files]) == (
+        "https://mine.example/",
+        ["changed_file"],
+    )
+
+
+def test_a_part_that_was_trusted_over_an_outer_folders_entry_isnt_put_over_the_users(user):
+    outer, inner = user.folder / "repository", user.folder / "repository/src"
+    (outer / ".git").mkdir(parents=True)
+    inner.mkdir()
+    user.write(user.file("opencode"), OPENCODE[3])
+    user.write(outer / "opencode.json", '{"mcp": {"gh": {"headers": {"Authorization": "none"}}}}')
+    user.write(inner / "opencode.json", OPENCODE[2])
+    for folder in (outer, inner):
+        user.trusted("opencode", "opencode.json", folder)
+    spec = user.find("opencode", cwd=inner).servers["gh"]
+    assert (spec.url, dict(spec.headers)) == ("https://theirs.example/", {"Authorization": "none"})
+    user.write(outer / "opencode.json", "{}")
+    assert user.find("opencode", cwd=inner).servers["gh"].url == "https://mine.example/"
+
+
+def test_a_record_of_when_a_command_counted_before_an_address_doesnt_count_for_the_address(user):
+    entry = {"command": "harmless", "url": "https://theirs.example/", "headers": {"K": "$TOKEN"}}
+    path = user.write(user.folder / ".gemini/settings.json", json.dumps({"mcpServers": {"g": entry}}))
+    user.trusted("gemini", ".gemini/settings.json")
+    assert user.find("gemini").servers["g"].url == "https://theirs.example/"
+    forget_entries(user, path)
+    found = user.find("gemini")
+    assert (found.servers, [row.code for row in found.ignored_files]) == ({}, ["changed_file"])
+
+
+def test_a_command_over_the_users_address_is_a_problem_as_it_is_for_codex(user):
+    user.write(user.file("codex"), CODEX[3])
+    user.write(user.folder / ".codex/config.toml", '[mcp_servers.gh]\ncommand = "x"\n')
+    user.trusted("codex", ".codex/config.toml")
+    assert user.find("codex").servers["gh"].problem == "command and url are both set, and Codex takes one of them."
 
 
 def test_the_users_part_has_files_read_and_the_folders_has_not(user):
@@ -713,8 +798,10 @@ def test_what_gemini_says_of_a_server(user):
     assert [lets_through(spec, name) for name in ("read", "write", "list")] == [True, False, False]
     assert not one(user, "gemini", entry, mcp={"excluded": ["mine"]}).enabled
     assert not one(user, "gemini", entry, mcp={"allowed": ["other"]}).enabled
-    for excluded in (["MINE "], ["mine"]):
-        assert not one(user, "gemini", entry, mcp={"excluded": excluded}).enabled, "case and spaces don't count"
+    assert one(user, "gemini", entry, mcp={"excluded": ["MINE"]}).enabled, "case counts"
+    assert not one(user, "gemini", entry, mcp={"allowed": ["MINE"]}).enabled
+    assert one(user, "gemini", entry, mcp={"allowed": []}).enabled, "an empty list allows all"
+    assert one(user, "gemini", entry, **{"switched off": ["mine"]}).enabled, "no key of a file's"
 
 
 @pytest.mark.parametrize(

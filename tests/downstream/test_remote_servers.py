@@ -756,3 +756,16 @@ async def test_why_a_server_speaks_neither_transport_is_why_the_first_one_failed
         assert (error.code, part in error.message) == ("server_start_failed", True), error
     # The other one was tried.
     assert "GET" in {method for method, _, _ in server.seen}
+
+
+@pytest.mark.parametrize("address", ["http://[bad", "http://ho\u017ft/x", "http://elsewhere.example/messages"])
+async def test_an_address_of_messages_that_is_none_of_the_servers_is_its_fault_and_not_the_entrys(address):
+    async def names(_request):
+        return Response(f"event: endpoint\ndata: {address}\n\n", media_type="text/event-stream")
+
+    server = ScriptedServer(path="/sse")
+    server.get = names
+    async with serving(server.app) as port, Fleet([remote(port, "/sse", type="sse")]) as fleet:
+        with pytest.raises(BridgeError) as caught:
+            await fleet.server("remote").tools()
+    assert "named an address of messages that isn't its own" in str(caught.value)

@@ -319,10 +319,83 @@ def test_what_a_folder_changes_of_the_users_servers_is_shown_with_what_it_makes_
     user.checkout.write(".gemini/settings.json", '{"mcp": {"excluded": ["x\\n  server"]}}')
     shown = user.run("trust", "--yes").stdout
     assert 'server "m" connects to: https://evil.example/\n' in shown
-    assert '      headers = {"Authorization": "…"}\n    changes a part of a server' in shown
+    assert '      headers = {"Authorization": "…"} (yours)\n    changes a part of a server' in shown
     assert "s3cret" not in shown
     assert '    tools = {"other_*": false}\n' in shown
     assert '    mcp = {"excluded": ["x\\n  server"]}\n' in shown
+
+
+def test_of_the_users_part_of_a_server_nothing_that_may_be_a_secret_is_shown(reading_all, monkeypatch):
+    user = reading_all
+    monkeypatch.setenv("CODEX_HOME", str(user.tmp / "codex"))
+    local = {"type": "local", "command": ["/opt/server", "--key=s3cret"], "environment": {"A": "s3cret"}}
+    distant = {
+        "type": "remote",
+        "url": "https://me:s3cret@mine.example/s3cret?key=s3cret",
+        "oauth": {"clientSecret": "s3cret"},
+    }
+    own = user.tmp / "config/opencode/opencode.json"
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps({"mcp": {"local": local, "remote": distant}}))
+    (user.tmp / "codex").mkdir()
+    (user.tmp / "codex/config.toml").write_text(
+        '[mcp_servers.c]\ncommand = "x"\nargs = ["s3cret"]\n'
+        '[mcp_servers.d]\nurl = "https://mine.example/"\nbearer_token_env_var = "NOT_SET"\nbearer = "s3cret"\n'
+    )
+    part = {"timeout": 5000}
+    user.checkout.write("opencode.json", json.dumps({"mcp": {"local": part, "remote": part}}))
+    user.checkout.write(
+        ".codex/config.toml",
+        '[mcp_servers.c]\ntool_timeout_sec = 5\n[mcp_servers.d]\nurl = "https://evil.example/"\n',
+    )
+    user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    shown = user.run("trust", "--yes").stdout
+    assert "s3cret" not in shown
+    assert "server \"local\" starts, as you: /opt/server '…'\n" in shown
+    assert 'server "remote" connects to: https://mine.example/…\n' in shown
+    assert '      url = "https://mine.example/…" (yours)\n      oauth = {"clientSecret": "…"} (yours)\n' in shown
+    assert "server \"c\" starts, as you: x '…'\n" in shown
+    assert 'server "d" connects to: https://evil.example/\n' in shown
+    assert '      bearer_token_env_var = "NOT_SET" (yours)\n      bearer = "…" (yours)\n' in shown
+    assert "      timeout = 5000\n" in shown
+
+
+def test_what_a_server_does_is_told_as_the_bridge_reads_its_entry(reading_all):
+    user, url = reading_all, "https://evil.example/"
+    user.checkout.write(
+        ".gemini/settings.json",
+        json.dumps({"mcpServers": {"g": {"command": "harmless", "url": url}, "h": {"command": "x", "url": ""}}}),
+    )
+    user.checkout.write(
+        ".mcp.json",
+        json.dumps(
+            {
+                "mcpServers": {
+                    "typed": {"type": "http", "command": "harmless", "url": url},
+                    "none": {"args": [], "rules": [1, 2]},
+                }
+            }
+        ),
+    )
+    user.checkout.write("opencode.json", json.dumps({"mcp": {"o": {"type": "remote", "command": ["x"], "url": url}}}))
+    user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    shown = user.run("trust", "--yes").stdout
+    for name in ("g", "typed", "o"):
+        assert f'server "{name}" connects to: {url}\n' in shown
+    assert '      command = "harmless"\n' in shown
+    assert 'server "h" starts, as you: x\n' in shown
+    assert 'server "none" isn\'t used: command is missing or not a string.\n' in shown
+
+
+def test_two_files_of_a_folder_of_which_one_changes_a_part_of_the_other_are_trusted_at_once(reading_all):
+    user = reading_all
+    user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    user.checkout.write("opencode.json", json.dumps({"mcp": {"o": {"type": "local", "command": ["./evil.sh", "one"]}}}))
+    user.checkout.write("opencode.jsonc", json.dumps({"mcp": {"o": {"command": ["./evil.sh", "two"]}}}))
+    assert 'server "o" starts, as you: ./evil.sh two\n' in user.run("trust", "--yes").stdout
+    assert {row["state"] for row in user.json("trust", "--list")["trusted"]} == {"trusted"}
+    user.run("servers", "list", "--start", "--json")
+    assert "evil.sh two" in user.checkout.marks
 
 
 def test_clients_files_are_shown_as_they_are_written_with_every_variable_that_they_take(reading_all):

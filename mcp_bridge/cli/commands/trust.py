@@ -13,12 +13,15 @@ from mcp_bridge import escaping, settings
 from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
 from mcp_bridge.downstream.configuration.discovery import entries_beneath, folder_table, missing_servers_problem
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import (
     CLIENT_FILES,
     CONFIG_NAME,
+    ENTRIES,
     MAX_FILE_BYTES,
     PROJECT_NAME,
     SERVERS_DIRECTORY,
@@ -61,16 +64,36 @@ class _Said(NamedTuple):
 
     Attributes:
         table: What is used of it.
-        entries: The servers' entries of a client's file as they are written: nothing in them is expanded or left out.
-            An entry has what it changes a part of, with the values of the user's tables as `…`.
-        changed: The names of those that change a part of another.
+        servers: The servers of a client's file as they are written: nothing in them is expanded or left out.
         settings: What a client's file says of servers beside them.
     """
 
     table: Mapping[str, Any]
-    entries: Mapping[str, Any]
-    changed: frozenset[str] = frozenset()
+    servers: Mapping[str, _Server]
     settings: Mapping[str, Any] = MappingProxyType({})
+
+
+class _Server(NamedTuple):
+    """A server that a file has.
+
+    Attributes:
+        whole: Its entry with what it changes a part of. Of that, nothing is in it that may be a secret.
+        part: What the file itself says of it.
+        does: What the bridge does with it: what it starts, or connects to.
+        changes: Whether there is an entry that it changes a part of.
+    """
+
+    whole: Any
+    part: Any
+    does: _Deed
+    changes: bool = False
+
+
+class _Deed(NamedTuple):
+    """What the bridge does with a server, and the keys of its entry that this tells."""
+
+    text: str
+    keys: frozenset[str] = frozenset()
 
 
 class _TrustRequest(NamedTuple):
@@ -98,7 +121,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
     clients = [CLIENTS[client] for client in loaded.settings.clients]
     read = [str(path.relative_to(here)) for client in clients for path in client.project_paths(here)]
-    requests = [request for name in (CONFIG_NAME, *read) if (request := _look(here, name, loaded.trust)) is not None]
+    requests = _looked_at(here, (CONFIG_NAME, *read), loaded.trust)
     if not requests:
         listing = [str(path.relative_to(here)) for path in listing_files(here / SERVERS_DIRECTORY)]
         unread = [name for name in (*CLIENT_FILES, *listing) if name not in read and (here / name).is_file()]
@@ -138,6 +161,16 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     return exit_statuses.OK
 
 
+def _looked_at(folder: Path, names: tuple[str, ...], store: TrustStore) -> list[_TrustRequest]:
+    """The files of a folder, of which one may change a part of what those after it have: they are trusted together."""
+    requests: list[_TrustRequest] = []
+    for name in reversed(names):
+        if (request := _look(folder, name, store)) is not None:
+            requests.insert(0, request)
+            store = store.assuming(request.content)
+    return requests
+
+
 def _look(folder: Path, name: str, store: TrustStore) -> _TrustRequest | None:
     """A validated file with everything that it would make the bridge load; None if a client's says nothing."""
     file = folder / name
@@ -148,7 +181,7 @@ def _look(folder: Path, name: str, store: TrustStore) -> _TrustRequest | None:
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
     said = _parsed(data, file, name, store)
-    if name not in {CONFIG_NAME, PROJECT_NAME} and not said.entries and not said.settings:
+    if name not in {CONFIG_NAME, PROJECT_NAME} and not said.servers and not said.settings:
         return None
     return _TrustRequest(content_of(file, data, said.table), said)
 
@@ -160,7 +193,9 @@ def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
         BridgeError: `bad_config`.
     """
     if name == CONFIG_NAME:
-        return _Said(settings.checked(data, file), {})
+        table = settings.checked(data, file)
+        tables = table.get("servers", {})
+        return _Said(table, {key: _Server(entry, entry, _does_own(entry)) for key, entry in tables.items()})
     client = _client_of(name)
     problems: list[client_file_reading.Problem] = []
     content = client_file_reading.parse(data, file, client.syntax, problems)
@@ -168,18 +203,36 @@ def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
     if problems:
         raise BridgeError("bad_config", f"{file}: {problems[0].message}", file=str(file), line=problems[0].line)
     beneath = entries_beneath(client, file, environ=os.environ, home=Path.home(), trust=store)
-    shown = {
-        name: client_file_reading.merged(_without_values(beneath.get(name)), entry) for name, entry in entries.items()
-    }
+    servers: dict[str, _Server] = {}
+    for server, part in entries.items():
+        whole = client_file_reading.merged(_without_secrets(beneath.get(server)), part)
+        servers[server] = _Server(whole, part, _does(client, server, whole), server in beneath)
     said = client_file_reading.folder_settings(client, content)
-    return _Said(folder_table(client, content, file, beneath), shown, frozenset(beneath.keys() & entries.keys()), said)
+    return _Said(folder_table(client, content, file, beneath), servers, said)
 
 
-def _without_values(entry: Any) -> Any:
-    """An entry of the user's without the values of its tables, such as `env`: they may be secrets."""
-    if not isinstance(entry, dict):
-        return entry
-    return {key: dict.fromkeys(value, "…") if isinstance(value, dict) else value for key, value in entry.items()}
+_PLAIN = frozenset({"type", "cwd", "bearer_token_env_var", "env_vars", "enabled_tools", "disabled_tools"})
+"""Keys of an entry whose values are no secrets."""
+
+
+def _without_secrets(entry: Any) -> Any:
+    """An entry that is beneath a folder's, with `…` for what may be a secret: it is in a file of the user's."""
+    return {key: _shown(key, value) for key, value in entry.items()} if isinstance(entry, dict) else entry
+
+
+def _shown(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return dict.fromkeys(value, "…")
+    if key in _PLAIN or not isinstance(value, (str, list)):
+        return value
+    if isinstance(value, list):
+        # opencode has all words of the command line there.
+        kept = value[:1] if key == "command" else []
+        return [*kept, "…"] if len(value) > len(kept) else kept
+    if key == "command":
+        program, space, _ = value.partition(" ")
+        return f"{program}{space}…" if space else program
+    return f"{shown_origin(value)}/…" if key == "url" and value.startswith(("https://", "http://")) else "…"
 
 
 def _name_of(file: Path) -> str:
@@ -197,21 +250,19 @@ def _why_empty(request: _TrustRequest) -> str | None:
 
 def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
-    content, (table, entries, changed, said) = request
+    content, (table, servers, said) = request
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield escaping.escape_line(f"{content.file}{link}")
     yield f"  sha256 {content.hash}, {len(content.data)} bytes"
     own = {name for layer in loaded.layers for name in layer.servers}
-    for name, server in {**table.get("servers", {}), **entries}.items():
+    for name, server in servers.items():
         yield from _server(name, server, taken=name in own)
-        if name in changed:
-            yield "    changes a part of a server that is there without it, of whose tables the values are shown as …"
     yield from _settings("", said)
     for name, value in table.items():
         if name in _EFFECTS and isinstance(value, dict):
             yield f"  [{name}] {_EFFECTS[name]}:"
             yield from _settings(f"{name}.", value)
-        elif name not in {"servers", "mcpServers"}:
+        elif name not in {"servers", "mcpServers", ENTRIES}:
             yield from _settings("", {name: value})
     if content.files:
         yield "  files that it would have the bridge load or start; what these load in turn isn't looked at:"
@@ -220,22 +271,54 @@ def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]
         yield escaping.escape_line(f"    {displayed}  {hashed}")
 
 
-def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
-    entry = server if isinstance(server, dict) else {"command": server}
-    # Zed's older shape has the whole command in one table.
-    table = entry["command"] if isinstance(entry.get("command"), dict) else entry
-    command, args = table.get("path" if table is not entry else "command"), table.get("args", [])
-    # In opencode's files it is the whole command line.
-    words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [args])]
-    starts = command is not None
-    url = next((entry[key] for key in ("httpUrl", "serverUrl", "url", "openapi") if key in entry), None)
-    told = shlex.join(str(word) for word in words) if starts else str(url)
-    verb = "starts, as you" if starts else "connects to"
-    yield escaping.escape_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")
+def _server(name: str, server: _Server, *, taken: bool) -> Iterator[str]:
+    yield escaping.escape_line(f"  server {json.dumps(name, ensure_ascii=False)} {server.does.text}")
     if taken:
         yield "    not started: you have configured a server of this name yourself"
-    told_already = {"command", "args"} if table is entry else set()
-    yield from _settings("  ", {key: value for key, value in entry.items() if key not in told_already})
+    whole, part = (
+        {"command": entry} if not isinstance(entry, dict) else entry for entry in (server.whole, server.part)
+    )
+    for key, value in whole.items():
+        lines = _settings("  ", {key: value})
+        if key not in part:
+            yield from (f"{line} (yours)" for line in lines)
+        elif key not in server.does.keys:
+            yield from lines
+    if server.changes:
+        yield "    changes a part of a server that is there without it: (yours) and … are of your file or one you trust"
+
+
+_TARGET = ("type", "command", "args", "url", "httpUrl", "serverUrl")
+"""The keys of an entry that say what is started or connected to, in any client's file."""
+
+
+def _does(client: Client, name: str, entry: Any) -> _Deed:
+    """What the bridge does with an entry of a client's, by what it reads of it."""
+    told = {key: entry[key] for key in _TARGET if key in entry} if isinstance(entry, dict) else entry
+    try:
+        spec = decode(name, shape(client.name, told, EntryContext(name, (), {})).entry, "", "project")
+    except EntryError as error:
+        return _Deed(f"isn't used: {error}")
+    if spec.problem is not None:
+        return _Deed(f"isn't used: {spec.problem}")
+    if spec.is_remote:
+        return _Deed(f"connects to: {spec.url}")
+    # Zed's older shape has the whole command in one table, with its environment.
+    keys = frozenset() if isinstance(entry["command"], dict) else _COMMAND
+    return _Deed(f"starts, as you: {shlex.join((spec.command, *spec.args))}", keys)
+
+
+_COMMAND = frozenset({"command", "args"})
+
+
+def _does_own(entry: Any) -> _Deed:
+    """What the bridge does with an entry of its own configuration, which is checked later."""
+    table = entry if isinstance(entry, dict) else {"command": entry}
+    if "command" in table:
+        args = table.get("args", [])
+        words = [table["command"], *(args if isinstance(args, list) else [args])]
+        return _Deed(f"starts, as you: {shlex.join(map(str, words))}", _COMMAND)
+    return _Deed(f"connects to: {table.get('url', table.get('openapi'))}")
 
 
 def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.configuration.client_file_reading import merged
+from mcp_bridge.downstream.configuration.client_file_reading import SWITCHED_OFF, merged
 from mcp_bridge.downstream.configuration.entry_coverage import oauth_of
 from mcp_bridge.downstream.configuration.oauth_settings import oauth_settings
 from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, START_TIMEOUT, Scope, ServerSpec, ServerType
@@ -253,16 +253,19 @@ def _gemini(entry: Entry, context: EntryContext) -> Shape:
 
 
 def _is_blocked(context: EntryContext) -> bool:
-    """Whether one of Gemini CLI's files excludes a server, or allows others alone. In a name, case doesn't count."""
-    called = context.name.lower().strip()
+    """Whether one of Gemini CLI's files excludes a server, or allows others alone; an empty list allows all.
+
+    In a name, case counts, except in those that its own command has switched off.
+    """
     for layer in context.settings:
-        group = layer.get("mcp")
+        off, group = layer.get(SWITCHED_OFF), layer.get("mcp")
+        # No file's key of that name has a set.
+        if isinstance(off, frozenset) and context.name.lower().strip() in off:
+            return True
         if not isinstance(group, dict):
             continue
         allowed, excluded = _names(group, "allowed"), _names(group, "excluded") or ()
-        if allowed is not None and called not in {name.lower().strip() for name in allowed}:
-            return True
-        if called in {name.lower().strip() for name in excluded}:
+        if (allowed and context.name not in allowed) or context.name in excluded:
             return True
     return False
 
@@ -374,9 +377,11 @@ def _both(one: _Filter, other: _Filter) -> _Filter:
 
 
 def _codex(entry: Entry, context: EntryContext) -> Shape:
+    if "command" in entry and "url" in entry:
+        raise EntryError("command and url are both set, and Codex takes one of them.")
     flat: Entry = {key: entry[key] for key in ("command", "args", "env", "cwd", "url") if key in entry}
     flat["disabled"] = entry.get("enabled") is False
-    if "command" not in entry and "url" in entry:
+    if "url" in entry:
         flat |= {"type": "http", "headers": _codex_headers(entry, context)}
     start = _seconds(entry, "startup_timeout_sec") or _seconds(entry, "startup_timeout_ms", scale=1000)
     included = _names(entry, "enabled_tools")

@@ -28,6 +28,10 @@ Table = dict[str, Any]
 MAX_USER_BYTES = 256 << 20
 """Size limit of a file in the home directory. Claude Code's also stores histories."""
 
+SWITCHED_OFF = "switched off"
+"""The key of a layer of `EntryContext.settings` for the servers that Gemini CLI's own command has switched off, in
+lower case. They are a frozenset."""
+
 _TOML_LINE = re.compile(r"at line (\d+)")
 
 
@@ -172,8 +176,9 @@ def user_settings(
     layers: list[Table] = [reduce(merged, (content for _, content in contents), {})]
     path = client.switches_path(home, environ)
     switches = read(path, "json", problems) if path is not None else {}
-    if off := [name for name, said in switches.items() if isinstance(said, dict) and said.get("enabled") is False]:
-        layers.append({"mcp": {"excluded": off}})
+    off = [name for name, said in switches.items() if isinstance(said, dict) and said.get("enabled") is False]
+    if off:
+        layers.append({SWITCHED_OFF: frozenset(name.lower().strip() for name in off)})
     return layers
 
 

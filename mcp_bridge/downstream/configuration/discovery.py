@@ -21,6 +21,8 @@ entry is reported as a problem and never raised. Our own TOML is read strictly (
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import stat
@@ -50,6 +52,7 @@ from mcp_bridge.downstream.configuration.spec import OWN_SCOPES, Scope, ServerSp
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import (
+    ENTRIES,
     MAX_FILE_BYTES,
     PROJECT_NAME,
     Content,
@@ -482,7 +485,7 @@ def entries_beneath(
 def folder_table(
     client: Client, content: Table, file: Path, beneath: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Table]:
-    """The part of a folder's file that is used: `mcpServers`, its servers in Claude Code's shape.
+    """The part of a folder's file that is used: `mcpServers`, its servers in Claude Code's shape, and `ENTRIES`.
 
     The folder's own path is put in, so that the files that commands name are seen. No variable of the environment is:
     trust is in the text. An entry has what it changes a part of: `beneath`, as `entries_beneath` finds it.
@@ -498,8 +501,11 @@ def folder_table(
             return value
 
     servers: Table = {}
+    wholes: Table = {}
     for name, part in client_file_reading.entries(client, content, file, []).items():
         entry = client_file_reading.merged(beneath.get(name), part)
+        if entry != part or _was_read_otherwise(client, part):
+            wholes[name] = hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
         try:
             flat = dict(shape(client.name, entry, EntryContext(name, (), {})).entry)
         except EntryError:
@@ -510,7 +516,15 @@ def folder_table(
         if isinstance(flat.get("args"), list):
             flat["args"] = [expanded(arg) for arg in flat["args"]]
         servers[name] = {key: value for key, value in flat.items() if value is not None}
-    return {"mcpServers": servers}
+    return {"mcpServers": servers, ENTRIES: wholes}
+
+
+def _was_read_otherwise(client: Client, entry: Any) -> bool:
+    """Whether earlier versions took an entry for another server, so that their records of trust don't count for it.
+
+    Of an address and a command of Gemini CLI's they started the command.
+    """
+    return client.name == "gemini" and isinstance(entry, dict) and len({"command", "url", "httpUrl"} & entry.keys()) > 1
 
 
 def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None = None) -> dict[str, str]:

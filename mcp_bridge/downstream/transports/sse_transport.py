@@ -80,14 +80,22 @@ class SseTransport(HttpTransport):
         try:
             async for event in events:
                 if event.event == "endpoint":
-                    endpoint = urljoin(self.url, event.data)
-                    if url_problem(endpoint) is None and _origin(endpoint) == _origin(self.url):
-                        return httpx2.URL(endpoint)
+                    if (endpoint := self._own(event.data)) is not None:
+                        return endpoint
                     problem = "named an address of messages that isn't its own"
                     break
         except (httpx2.HTTPError, httpx2.StreamError, OSError):
             pass
         raise RequestFailedError(RemoteFailure("bad_answer", problem, lasting=True))
+
+    def _own(self, address: str) -> httpx2.URL | None:
+        """What the server calls an address, relative to the stream's, or None if it isn't one of the server's own."""
+        try:
+            endpoint = urljoin(self.url, address)
+            is_own = url_problem(endpoint) is None and _origin(endpoint) == _origin(self.url)
+            return httpx2.URL(endpoint) if is_own else None
+        except (ValueError, httpx2.InvalidURL):
+            return None
 
     async def _read(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
         reason = "it ended its event stream"
