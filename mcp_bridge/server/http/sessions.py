@@ -55,7 +55,7 @@ _METHODS = ("GET", "POST", "DELETE")
 _BEGIN = "mcp_bridge.begin"
 """What notes that a session's request was handed on, in the scope of its POST (ASGI)."""
 
-_SHOWN_FAULTS = 5
+_SHOWN_FAULTS, _SHOWN_CHARS = 5, 200
 
 RETRY_SECONDS = 5
 """When a client that there was no room for may try again: others may have ended their sessions."""
@@ -259,13 +259,13 @@ def _check_opening(message: types.JSONRPCRequest, request: Request, *, json_answ
     if not (takes_json and (json_answers or takes_events)):
         kinds = "application/json" if json_answers else "application/json and text/event-stream"
         raise refused(406, "bad_request", f"The header Accept has to have {kinds}.")
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise refused(415, "bad_request", "The header Content-Type has to be application/json.")
     try:
         types.InitializeRequestParams.model_validate(message.params or {}, by_name=False)
     except ValidationError as exc:
         where = ", ".join(".".join(map(str, fault["loc"])) for fault in exc.errors(include_url=False)[:_SHOWN_FAULTS])
-        said = f"The parameters of initialize are missing or wrong: {where}."
+        said = f"The parameters of initialize are missing or wrong: {where[:_SHOWN_CHARS]}."
         raise Unreadable(UnreadableMessage(types.INVALID_PARAMS, said, message.id)) from None
 
 
