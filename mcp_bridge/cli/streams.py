@@ -90,11 +90,11 @@ class QueuedStream(io.RawIOBase):
         )
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is written, but no longer than this. If it is, what comes later is written at once."""
+        """Wait until everything is written, but no longer than this. What comes later is written at once, or lost."""
         until = time.monotonic() + seconds
         with self._changed:
-            if self._changed.wait_for(lambda: not self._waiting and not self._is_telling, seconds):
-                self._direct_until = until
+            self._changed.wait_for(lambda: not self._waiting and not self._is_telling, seconds)
+        self._direct_until = until
 
     def write_directly(self) -> None:
         """Have each writer wait for the reader itself, in a child that was forked: the thread is its parent's.
