@@ -80,13 +80,14 @@ _MAX_NAME_CHARS = 100
 
 CONVERSATIONS = "conversations"
 
-ENDED = BridgeError("not_a_principal", "The call was cancelled: its principal may not use this bridge any more.")
+_BEGUN = "The call had begun, and was cancelled: {}. What it had done stays done."
+_BEGUN_HINT = "`mcp-bridge execution list` has it. Ask again where it may be done again."
 
-STOPPED = BridgeError(
-    "cancelled",
-    "The call was cancelled: the bridge is being stopped. What it had done stays done.",
-    hint="`mcp-bridge execution list` has it. Ask again where it may be done again.",
+ENDED = BridgeError(
+    "not_a_principal", _BEGUN.format("its principal may not use this bridge any more"), hint=_BEGUN_HINT
 )
+
+STOPPED = BridgeError("cancelled", _BEGUN.format("the bridge is being stopped"), hint=_BEGUN_HINT)
 
 PRINCIPAL_KEY = "mcp_bridge.principal"
 """Whose request it is, in the scope of a request over HTTP (ASGI)."""
@@ -204,7 +205,7 @@ def mcp_server(
             if offered is not None and name not in scripted:
                 ended: types.CallToolResult = offered.refused(why, supervisor.settings)
                 return ended
-            return _refused(supervisor.settings, ctx, why)
+            return _refused(supervisor.settings, ctx, why, status="cancelled")
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work, principal_of(ctx).name)
@@ -531,9 +532,11 @@ def _bad_arguments(tool: str, exc: ValidationError) -> BridgeError:
     )
 
 
-def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
+def _refused(
+    settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError, *, status: str = "refused"
+) -> types.CallToolResult:
     result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    add_refusal(result, {"status": "refused", "error": error.record()}, settings, _client(ctx))
+    add_refusal(result, {"status": status, "error": error.record()}, settings, _client(ctx))
     return result
 
 

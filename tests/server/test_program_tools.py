@@ -45,8 +45,10 @@ async def test_a_call_that_is_ended_is_answered_as_its_tool_answers(
             name: (await client.call_tool(name, arguments)).structured_content
             for name, arguments in (("run_python", {"code": "1"}), ("list_programs", {}))
         }
-    assert (answers["run_python"]["status"], answers["run_python"]["error"]["code"]) == ("refused", "not_a_principal")
+    assert (answers["run_python"]["status"], answers["run_python"]["error"]["code"]) == ("cancelled", "not_a_principal")
+    assert "had begun, and was cancelled" in answers["run_python"]["error"]["message"]
     assert answers["list_programs"].keys() == {"error", "code"}
+    assert "What it had done stays done" in answers["list_programs"]["error"]
     assert answers["list_programs"]["code"] == "not_a_principal"
 
 

@@ -34,7 +34,7 @@ from mcp_bridge.server.http.listener_check import check_listener
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import REVOCATION_SECONDS, Endpoint
-from mcp_bridge.server.http.sessions import Sessions
+from mcp_bridge.server.http.sessions import Sessions, note_begun
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.telemetry.setup import has_prometheus
 
@@ -135,7 +135,7 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI connection."""
         headers = dict(scope["headers"])
-        if scope["path"].startswith(("http://", "https://")):
+        if scope["path"][:8].lower().startswith(("http://", "https://")):
             scope, headers[b"host"] = _in_origin_form(scope)
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
         size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
@@ -255,7 +255,7 @@ async def serve_http(
         own_calls = PrincipalCalls()
         server = mcp_server(supervisor, begun, programs=programs, calls=own_calls)
         calls = RunningCalls()
-        server.middleware += [calls, OwnInstructions(supervisor)]
+        server.middleware += [calls, note_begun, OwnInstructions(supervisor)]
         # What is said in their stead names no server.
         server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)

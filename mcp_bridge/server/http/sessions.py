@@ -3,8 +3,8 @@
 The manager keeps a session with the credential that has opened it: another principal gets 404 for its id, as for one
 that doesn't exist. What it lacks are limits and a fair share for each principal, refusals with a code, events that are
 kept for each session, and a refusal of a request under the id of another that isn't answered yet: one would get the
-other's answer. It also ends a session while a call of it goes on without its connection, and keeps one whose
-`initialize` has failed.
+other's answer. It also ends a session while a call of it goes on without its connection, and begins one for an
+`initialize` that it refuses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
-from mcp.server.streamable_http import GET_STREAM_KEY, LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER, EventStore
+from mcp.server.streamable_http import (
+    GET_STREAM_KEY,
+    LAST_EVENT_ID_HEADER,
+    MCP_SESSION_ID_HEADER,
+    EventStore,
+    check_accept_headers,
+)
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from mcp_bridge.offload import off_loop
 from mcp_bridge.server.http.refusals import RefusedRequest, Unreadable, refused
@@ -33,6 +41,7 @@ from mcp_bridge.server.messages.decoding import BYTE_ORDER_MARK, UnreadableMessa
 
 if TYPE_CHECKING:
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http import EventCallback, StreamableHTTPServerTransport
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,6 +52,11 @@ logger = logging.getLogger(__name__)
 
 _METHODS = ("GET", "POST", "DELETE")
 
+_BEGIN = "mcp_bridge.begin"
+"""What notes that a session's request was handed on, in the scope of its POST (ASGI)."""
+
+_SHOWN_FAULTS, _SHOWN_CHARS = 5, 200
+
 RETRY_SECONDS = 5
 """When a client that there was no room for may try again: others may have ended their sessions."""
 
@@ -52,12 +66,12 @@ class _Request:
     """A request of a session.
 
     Attributes:
-        status: The status of its answer, or 0 if its connection or credential ended before.
+        is_begun: Whether its message was handed on.
         is_answered: Whether there is its answer, sent or not.
         over: Set when nothing more is sent for it.
     """
 
-    status: int = 0
+    is_begun: bool = False
     is_answered: bool = False
     over: anyio.Event = field(default_factory=anyio.Event)
 
@@ -71,14 +85,12 @@ class SessionRequests:
     Attributes:
         streams: How many streams are open that ask for nothing: the session's own, and resumed ones.
         used_at: When the last one came or was over.
-        has_opened: Whether the first answer, that to `initialize`, is a result; None while there is none.
         transport: What the session ends by.
     """
 
     def __init__(self, idle_timeout: float | None = None) -> None:
         self.streams = 0
         self.used_at = anyio.current_time()
-        self.has_opened: bool | None = None
         self.transport: StreamableHTTPServerTransport | None = None
         self._idle_timeout = idle_timeout
         self._in_progress = 0
@@ -89,10 +101,9 @@ class SessionRequests:
         """Whether an answer is awaited. A call goes on without its connection."""
         return not all(request.is_answered for request in self._taken.values())
 
-    def answered(self, stream_id: str, answer: types.JSONRPCMessage) -> None:
+    def answered(self, stream_id: str) -> None:
         """Note that there is the answer to a request."""
-        if self.has_opened is None:
-            self.has_opened = isinstance(answer, types.JSONRPCResponse)
+        self.used_at = anyio.current_time()
         key = _key(stream_id)
         request = self._taken.get(key)
         if request is not None:
@@ -139,19 +150,19 @@ class SessionRequests:
             await handler(scope, again, send)
             return
         request = await self._take(key)
-
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                request.status = message["status"]
-            await send(message)
-
         try:
-            await handler(scope, again, watched)
+            await handler({**scope, _BEGIN: functools.partial(self._begin, key, request)}, again, send)
         finally:
-            # A call goes on without its connection. What has any other status was never handed on.
-            if request.is_answered or request.status not in {0, 200}:
+            # A call goes on without its connection, unless that was cut before.
+            if request.is_answered or not request.is_begun:
                 del self._taken[key]
             request.over.set()
+
+    def _begin(self, key: str, request: _Request) -> None:
+        request.is_begun = True
+        # Its connection may have been cut in this moment.
+        self._taken.setdefault(key, request)
+        self._keep_open()
 
     async def _take(self, key: str) -> _Request:
         if key == GET_STREAM_KEY:
@@ -178,7 +189,7 @@ class _Answers(EventStore):
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Note an answer. Its event has no id."""
         if is_answer(message):
-            self._requests.answered(stream_id, message)
+            self._requests.answered(stream_id)
         return ""
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
@@ -207,7 +218,14 @@ async def _read(receive: Receive) -> tuple[types.JSONRPCMessage, Receive]:
     return message, again
 
 
-async def _opening(scope: Scope, receive: Receive) -> Receive:
+async def note_begun(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Note that a request of a session was handed on, as a middleware of the MCP server."""
+    if ctx.request is not None and ctx.request_id is not None and (begin := ctx.request.scope.get(_BEGIN)) is not None:
+        begin()
+    return await call_next(ctx)
+
+
+async def _opening(scope: Scope, receive: Receive, *, json_answers: bool) -> Receive:
     """Check that a request without a session opens one; what receives it once more.
 
     The SDK would open one first, for which another's may have to end, and name it in its refusal.
@@ -220,6 +238,7 @@ async def _opening(scope: Scope, receive: Receive) -> Receive:
     if scope["method"] == "POST":
         message, again = await _read(receive)
         if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
+            _check_opening(message, Request(scope), json_answers=json_answers)
             return again
     raise refused(
         400,
@@ -228,6 +247,26 @@ async def _opening(scope: Scope, receive: Receive) -> Receive:
         "Send initialize first, and then the header Mcp-Session-Id that its answer has; or, from 2026-07-28 on, the "
         "header MCP-Protocol-Version.",
     )
+
+
+def _check_opening(message: types.JSONRPCRequest, request: Request, *, json_answers: bool) -> None:
+    """Check what the SDK would refuse once there is a session for it.
+
+    Raises:
+        RefusedRequest: It would.
+    """
+    takes_json, takes_events = check_accept_headers(request)
+    if not (takes_json and (json_answers or takes_events)):
+        kinds = "application/json" if json_answers else "application/json and text/event-stream"
+        raise refused(406, "bad_request", f"The header Accept has to have {kinds}.")
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise refused(415, "bad_request", "The header Content-Type has to be application/json.")
+    try:
+        types.InitializeRequestParams.model_validate(message.params or {}, by_name=False)
+    except ValidationError as exc:
+        where = ", ".join(".".join(map(str, fault["loc"])) for fault in exc.errors(include_url=False)[:_SHOWN_FAULTS])
+        said = f"The parameters of initialize are missing or wrong: {where[:_SHOWN_CHARS]}."
+        raise Unreadable(UnreadableMessage(types.INVALID_PARAMS, said, message.id)) from None
 
 
 def _decoded(body: bytes) -> tuple[types.JSONRPCMessage, bytes]:
@@ -314,7 +353,7 @@ class Sessions(StreamableHTTPSessionManager):
         session_id = headers.get(MCP_SESSION_ID_HEADER)
         event_id = headers.get(LAST_EVENT_ID_HEADER) if scope["method"] == "GET" else None
         if session_id is None:
-            receive = await _opening(scope, receive)
+            receive = await _opening(scope, receive, json_answers=self.json_response)
         elif not self._is_open(session_id, scope.get("user")):
             raise _unknown_session(resumes=event_id is not None)
         else:
@@ -370,16 +409,6 @@ class Sessions(StreamableHTTPSessionManager):
             handler = functools.partial(requests.handle, transport.handle_request)
             transport.handle_request = handler  # type: ignore[method-assign]
         return transport
-
-    async def _serve_opening_request(
-        self, http_transport: StreamableHTTPServerTransport, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        session_id = http_transport.mcp_session_id
-        await super()._serve_opening_request(http_transport, scope, receive, send)
-        session = self._sessions.get(session_id) if session_id is not None else None
-        if session_id is not None and session is not None and session.requests.has_opened is False:
-            # The SDK goes by the status, which is 200 before there is an answer.
-            await self._discard_session(session_id, http_transport)
 
     def _make_room(self, owner: str, counts: collections.Counter[str]) -> bool:
         """End a session of whoever has the most, unless they wouldn't have more than this owner then.

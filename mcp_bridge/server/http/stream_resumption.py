@@ -112,14 +112,14 @@ class SessionEvents(EventStore):
     Args:
         memory: What all sessions share.
         owner: Whose session it is.
-        answered: Called with the id of a stream and its request's answer, before that is sent.
+        answered: Called with the id of a stream before its request's answer is sent.
     """
 
     def __init__(
         self,
         memory: ReplayMemory,
         owner: str = "",
-        answered: Callable[[str, types.JSONRPCMessage], None] = lambda _stream_id, _answer: None,
+        answered: Callable[[str], None] = lambda _stream_id: None,
     ) -> None:
         self._memory = memory
         self._answered = answered
@@ -136,7 +136,7 @@ class SessionEvents(EventStore):
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Keep an event; None begins the stream of a request. Returns the event's id."""
         if is_answer(message):
-            self._answered(stream_id, message)
+            self._answered(stream_id)
         if len(stream_id) > MAX_KEY_CHARS:
             stream_id = hashlib.sha256(stream_id.encode("utf-8", "surrogatepass")).hexdigest()
         stream = self._current.get(stream_id)

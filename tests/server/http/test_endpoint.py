@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import anyio
 import anyio.lowlevel
@@ -25,7 +26,7 @@ from sse_starlette.sse import EventSourceResponse
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.http.rate_limits import client_site
-from mcp_bridge.server.http.sessions import SessionRequests
+from mcp_bridge.server.http.sessions import SessionRequests, note_begun
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers"), pytest.mark.xdist_group("endpoint")]
@@ -191,6 +192,8 @@ TARGETS = [
     ("http://127.0.0.1/health", "bridge.example.org", 200),
     ("http://bridge.example.org:8350/health?x=//", "localhost", 200),
     ("https://localhost/health", "evil.example.org", 200),
+    ("HTTP://localhost/health", "evil.example.org", 200),
+    ("Https://evil.example.org/health", "localhost", 421),
     ("http://evil.example.org/health", "localhost", 421),
     ("http:///health", "localhost", 421),
     ("http://localhost", "localhost", 404),
@@ -501,17 +504,66 @@ async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_be
                 assert (await client.list_tools()).tools
 
 
-async def test_a_session_whose_initialize_has_failed_is_none_and_takes_no_place(configure, json_answers):
-    setup = configure(http={"max_sessions_per_principal": 1, "json_answers": json_answers})
+async def test_an_initialize_that_is_refused_opens_no_session_and_ends_nobodys(configure, json_answers):
+    setup = configure(http={"max_sessions": 2, "json_answers": json_answers}, principals={"anna": {}, "bert": {}})
+    anna, bert = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert"))
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
     async with serving(setup) as bridge, bridge.http() as http:
-        for _ in range(2):
-            failed = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize"}, headers=ACCEPT)
-            assert (failed.status_code, '"error"' in failed.text) == (200, True)
-            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-            session = ACCEPT | {"mcp-session-id": failed.headers["mcp-session-id"]}
-            assert (await http.post("/mcp", json=ping, headers=session)).status_code == 404
-        session = await opened(http)
-        assert (await http.post("/mcp", json=ping, headers=session)).status_code == 200
+        sessions = [await opened(http, **anna) for _ in range(2)]
+        for body, given, status in (
+            (INITIALIZE, {"accept": "text/html"}, 406),
+            (INITIALIZE, {"accept": "text/event-stream"}, 406),
+            (INITIALIZE, {"content-type": "text/plain"}, 415),
+            (INITIALIZE | {"params": {}}, {}, 400),
+            ({"jsonrpc": "2.0", "id": 1, "method": "initialize"}, {}, 400),
+        ):
+            failed = await http.post("/mcp", json=body, headers=ACCEPT | bert | given)
+            assert (failed.status_code, "mcp-session-id" in failed.headers) == (status, False), failed.text
+            if status == 400:
+                error = failed.json()
+                assert (error["id"], error["error"]["code"]) == (body["id"], -32602)
+                assert "protocolVersion" in error["error"]["message"]
+        for session in sessions:
+            assert (await http.post("/mcp", json=ping, headers=session)).status_code == 200
+        # One that isn't does.
+        await opened(http, **bert)
+
+
+async def test_a_request_that_is_cut_before_it_is_handed_on_is_not_awaited():
+    requests = SessionRequests()
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(INITIALIZE).encode(), "more_body": False}
+
+    async def send(_):
+        pass
+
+    async def handler(scope, _, send):
+        # The stream of an answer begins before the message is handed on.
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["is_handed_on"]:
+            context = SimpleNamespace(request=SimpleNamespace(scope=scope), request_id=INITIALIZE["id"])
+            await note_begun(context, answer)
+        came.set()
+        await anyio.sleep_forever()
+
+    async def answer(_):
+        pass
+
+    for is_handed_on in (False, True):
+        came = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            scope = {"type": "http", "method": "POST", "is_handed_on": is_handed_on}
+            tasks.start_soon(requests.handle, handler, scope, receive, send)
+            await came.wait()
+            assert requests.is_awaited
+            tasks.cancel_scope.cancel()
+        assert requests.is_awaited == is_handed_on
+    before = requests.used_at
+    requests.answered(str(INITIALIZE["id"]))
+    assert not requests.is_awaited
+    # Its client may be on the way back to the answer.
+    assert requests.used_at > before
 
 
 async def test_what_opens_no_session_is_refused_and_ends_nobodys(configure):
@@ -603,7 +655,7 @@ async def test_a_request_that_is_answered_and_not_over_yet_is_no_open_stream(met
     async def handler(_, receive, send):
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        requests.answered("0", types.JSONRPCResponse(jsonrpc="2.0", id=INITIALIZE["id"], result={}))
+        requests.answered("0")
         answered.set()
         await over.wait()
 

@@ -269,6 +269,38 @@ async def test_a_call_that_had_begun_when_its_token_was_revoked_is_told_so_and_g
         assert b"Traceback" not in bridge.logged
 
 
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+async def test_a_call_that_had_begun_when_its_principals_only_token_ended_is_told_so(configure, hanging, mode, how):
+    setup = configure(remote(hanging.port))
+    with setup.config.open("a") as file:
+        file.write(TABLES)
+    async with serving(setup) as bridge:
+        ends = ("--expires", "15s") if how == "expired" else ()
+        anna = (await setup.told("principal", "add", "anna", *ends))["token"]
+
+        async def said():
+            async def progress(*_):
+                pass
+
+            async with client_of(bridge, anna, mode) as client:
+                await client.list_tools()
+                code = f"progress(0, 1)\n{CALLS}"
+                try:
+                    result = await client.call_tool("run_python", {"code": code}, progress_callback=progress)
+                except MCPError as exc:
+                    return str(exc)
+                assert result.is_error
+                return result.content[0].text
+
+        calling = asyncio.ensure_future(said())
+        await until(lambda: hanging.calls)
+        if how == "revoked":
+            await anyio.to_thread.run_sync(take_away, setup, "token")
+        assert "had begun, and was cancelled" in await calling
+        assert b"Traceback" not in bridge.logged
+
+
 async def test_a_sessions_call_that_goes_on_when_its_token_is_revoked_is_not_taken_for_refused(configure, hanging):
     setup = configure(remote(hanging.port), http={"json_answers": True})
     with setup.config.open("a") as file:

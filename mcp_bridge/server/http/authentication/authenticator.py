@@ -221,7 +221,7 @@ class Authenticator:
 
         # At the root as well: some clients look only there.
         paths = dict.fromkeys((unquote(urlsplit(_metadata_url(self._oauth)).path), WELL_KNOWN))
-        return [Route(path, metadata, methods=["GET"]) for path in paths]
+        return [_literal_route(path, metadata) for path in paths]
 
     async def _credential(self, request: HTTPConnection) -> _Credential:
         """What a request comes with; all of it has to name the same principal.
@@ -409,6 +409,13 @@ async def _until(is_over: Callable[[_Credential], Awaitable[bool]], request: HTT
 
 def _access_tokens(oauth: OAuthResource) -> AccessTokens:
     return AccessTokens(oauth, SigningKeys(oauth.issuer, oauth.jwks_uri, oauth.algorithms))
+
+
+def _literal_route(path: str, answer: Callable[[Request], Awaitable[JSONResponse]]) -> Route:
+    """A route of this path alone: Starlette would take what is in braces for a pattern."""
+    route = Route("/", answer, methods=["GET"])
+    route.path, route.path_regex = path, re.compile(re.escape(path) + r"\Z")
+    return route
 
 
 def _metadata_url(oauth: OAuthResource) -> str:

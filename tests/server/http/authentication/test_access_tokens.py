@@ -707,14 +707,16 @@ async def test_an_audience_that_is_no_address_has_one_beside_it(issuer, tmp_path
         (await server.bearer(issuer.token())).refused(401, "bad_token")
 
 
-async def test_the_metadata_is_where_a_refusal_says_also_with_a_percent_in_its_path(issuer, tmp_path):
-    text = config(issuer).replace(AUDIENCE, "http://127.0.0.1/team%20a/mcp%C3%A9")
+@pytest.mark.parametrize("where", ["/team%20a/mcp%C3%A9", "/%7Bx:foo%7D/mcp", "/%7Bx%7D/%7Bx%7D", "/%7Bx:int%7D"])
+async def test_the_metadata_is_where_a_refusal_says_also_with_a_percent_in_its_path(issuer, tmp_path, where):
+    text = config(issuer).replace(AUDIENCE, f"http://127.0.0.1{where}")
     async with authenticating(tmp_path, text) as server:
         said = (await server.ask()).refused(401, "credentials_needed").headers["www-authenticate"]
         path = said.partition('resource_metadata="http://127.0.0.1')[2].removesuffix('"')
-        assert path == "/.well-known/oauth-protected-resource/team%20a/mcp%C3%A9"
+        assert path == f"/.well-known/oauth-protected-resource{where}"
         answer = await server.ask(path=path)
-        assert json.loads(answer.body)["resource"] == "http://127.0.0.1/team%20a/mcp%C3%A9"
+        assert json.loads(answer.body)["resource"] == f"http://127.0.0.1{where}"
+        assert (await server.ask(path=path + "x")).status == 404
 
 
 @pytest.mark.parametrize("where", ["https://brücke.例え.jp/mcp", 'https://b.example/mc"p', "https://b.example/mc\\p"])
