@@ -922,19 +922,22 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
         "42",
         "no saved tool 'triple'",
     ]
-    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_memory"]
+    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
 
 
 SAVED = {
-    "lambda x: x": "its source isn't that of a `def`",
-    "print": "not an object of the type 'builtin_function_or_method'",
-    "functools.partial(plain, 1)": "not an object of the type 'partial'",
-    "'plain'": "not an object of the type 'str'",
-    "Own": "not a class",
+    "lambda x: x": "could not get source code",
+    "unnamed": "its `def` names, not '<lambda>'",
+    "among[0]": "its source isn't that of a `def`",
+    "print": "got builtin_function_or_method",
+    "functools.partial(plain, 1)": "no attribute '__name__'",
+    "'plain'": "no attribute '__name__'",
+    "functools": "not an object of the type 'module'",
+    "Own": "source code not available",
     "Own().method": "not a bound method",
-    "made['dynamic']": "its source isn't that of a `def`",
-    "runtime.search": "not one around something else",
-    "faulty.echo": "its source isn't that of a `def`",
+    "made['dynamic']": "could not get source code",
+    "runtime.search": "could not get source code",
+    "faulty.echo": "source code not available",
     "inner()": "uses z of this script",
     "helped": "uses helper, y of this script",
     "importing": "save it again: from mcp.servers import faulty; import math as m.",
@@ -953,6 +956,9 @@ import functools, math as m
 from mcp.servers import faulty
 y = 3
 made = {}
+unnamed = lambda x: x
+among = [
+    lambda x: x]
 exec("def dynamic(): return 1", made)
 class Own:
     def method(self): return 1
@@ -980,7 +986,7 @@ def branching(x=0): return nowhere if x else "branched"
 for code in SAVED:
     try:
         print(code, await runtime.save_tool(eval(code)), sep="|")
-    except TypeError as exc:
+    except (AttributeError, OSError, TypeError) as exc:
         print(code, exc, sep="|")
     print(code, file=sys.stderr)
 """.replace("SAVED", repr(list(SAVED)))
@@ -1199,8 +1205,9 @@ for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 
         }
         first, *refused = lines(await opened.run(kept))
         assert first == "1 0"
-        keys = [f"A memory's key has 1 to 200 characters; this one {count}." for count in (0, 201, 5000)]
-        assert refused == [keys[0], keys[1], f"The memory 'big' is over {4 << 20} bytes.", keys[2]]
+        keys = [f"A memory's key has 1 to 200 characters; this one {count}." for count in (0, 201)]
+        longest = "memory.save: 'key' has 5000 characters; the limit is 4096."
+        assert refused == [*keys, f"The memory 'big' is over {4 << 20} bytes.", longest]
         read = {
             "python": "import json\nfrom mcp import runtime\n"
             "print(json.dumps([await runtime.load_memory('k'), await runtime.load_memory('no', 'other'), "
