@@ -258,18 +258,19 @@ class Requests:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
                     raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
                 return await self._programs.answer(request, context)
-        if isinstance(request, messages.ProgramSave):
-            self._refuse_as_before(request)
+        self._refuse_as_before(request)
         call = self._recorder(request, "program", context)
         return await self._script.answer(call, functools.partial(self._program, request, call))
 
-    def _refuse_as_before(self, request: messages.ProgramSave) -> None:
+    def _refuse_as_before(self, request: Any) -> None:
         """In a run of the record alone, refuse what earlier builds refused: their guests did, and nothing was recorded.
 
         Raises:
             BridgeError: `bad_params`.
         """
-        if not (self._script.live or isinstance(request.program, dict) or request.call in self._script.history.calls):
+        if self._script.live or request.call in self._script.history.calls:
+            return
+        if isinstance(request, messages.ProgramSave) and not isinstance(request.program, dict):
             kind = type(request.program).__name__
             raise BridgeError("bad_params", f"program.save: 'program' is no dict[str, typing.Any] but {kind}")
 

@@ -170,6 +170,9 @@ async def test_a_traceback_that_nobody_could_wait_for_has_its_ends(bridge):
     assert (plain.error["type"], plain.error["line"]) == ("RecursionError", 3)
     assert plain.error["message"] == "maximum recursion depth exceeded"
     assert (cause.error["type"], cause.error["message"], cause.error["line"]) == ("ValueError", "deep", 5)
+    noted = f"{deep}try: f(0)\nexcept RecursionError as exc:\n    exc.__notes__ = NOTES\n    raise"
+    for odd in await bridge.all(*(noted.replace("NOTES", notes) for notes in ("('a',)", "None"))):
+        assert (odd.error["type"], odd.error["message"]) == ("RecursionError", plain.error["message"])
     for record, first in ((plain, "f(0)"), (cause, "try: f(0)")):
         assert f'File "<script>", line 4, in <module>\n    {first}' in record.error["traceback"]
         assert " calls in the middle are left out of the traceback)" in record.error["traceback"]
@@ -947,6 +950,7 @@ SAVED = {
     "Own.static": None,
     "given": None,
     "branching": "uses nowhere of this script",
+    "of_module": None,
 }
 
 
@@ -983,6 +987,7 @@ def plain(x=1, *more: int):
 def recursive(n=3): return [n, *recursive(n - 1)] if n else []
 def given(): return [runtime, mcp, mcp_faulty, mcp_servers, LOADED_MCP_SERVERS, display, artifact, progress] and len
 def branching(x=0): return nowhere if x else "branched"
+def of_module(): return __file__, __annotations__, __doc__
 for code in SAVED:
     try:
         print(code, await runtime.save_tool(eval(code)), sep="|")

@@ -42,7 +42,9 @@ async def test_functions_that_an_earlier_build_has_kept_are_kept_again_when_thei
     remember = Requests._remember
     async with sandboxes.open(faulty()) as bridge:
         with monkeypatch.context() as before:
-            before.setattr(Requests, "_remember", lambda own, asked, call: remember(own, asked._replace(refusal=None), call))
+            before.setattr(
+                Requests, "_remember", lambda own, asked, call: remember(own, asked._replace(refusal=None), call)
+            )
             first = await bridge.run(KEEPS, session="s")
         assert first.value is None
         assert first.stdout.decode() == "['<lambda>', 'method', 'renamed']\n"

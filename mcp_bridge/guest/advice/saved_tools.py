@@ -12,9 +12,6 @@ from mcp_bridge.guest.proxies import ServerModule
 
 WRITE = "write: def name(...): ..., then await runtime.save_tool(name)"
 
-OF_MODULES = frozenset({"__builtins__", "__name__"})
-"""Names that the module of a saved function has besides those of every script."""
-
 
 class Kept(NamedTuple):
     """A function as it is kept.
@@ -40,8 +37,8 @@ def kept(function: Any, given: Collection[str]) -> Kept:
         given: The names that every script has without an import.
 
     Raises:
-        AttributeError, OSError, TypeError: It has no name or no source, in Python's own words: these are in records, and
-            a script that is run again is to fail as it did.
+        AttributeError, OSError, TypeError: It has no name or no source, in Python's own words: these are in records,
+            and a script that is run again is to fail as it did.
     """
     name, source = function.__name__, textwrap.dedent(inspect.getsource(function))
     plain = inspect.unwrap(function)
@@ -53,7 +50,7 @@ def kept(function: Any, given: Collection[str]) -> Kept:
         return _refused(name, source, f"can't keep {name!r}, for its source isn't that of a `def`")
     if name not in _assigned(table):
         return _refused(name, source, f"takes a function that its `def` names, not {name!r}")
-    there = {*given, *dir(builtins), *OF_MODULES, *(one for each in _tables(table) for one in _assigned(each))}
+    there = {*given, *dir(builtins), *(one for each in _tables(table) for one in _assigned(each))}
     missing = {one for each in _tables(table) for one in _used(each)} - there
     return Kept(name, source, _notice(name, missing, _used(table), plain.__globals__) if missing else None)
 
@@ -85,7 +82,9 @@ def _assigned(table: symtable.SymbolTable) -> set[str]:
 
 def _used(table: symtable.SymbolTable) -> set[str]:
     """The names of the module that a table reads."""
-    return {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
+    names = {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
+    # Python gives those to a module, whatever a script has.
+    return {name for name in names if not (name.startswith("__") and name.endswith("__"))}
 
 
 def _notice(name: str, missing: set[str], at_once: set[str], names: dict[str, Any]) -> str:
