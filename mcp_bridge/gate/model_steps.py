@@ -121,7 +121,7 @@ class ModelSteps:
 
 def _is_whole(text: str, allowed: Sequence[str]) -> bool:
     """Whether a text that was cut off is one of the answers that are allowed, and no other could have become of it."""
-    return [one for one in allowed if one.startswith(text.strip())] == [text.strip()]
+    return {one for one in allowed if one.startswith(text.strip())} == {text.strip()}
 
 
 def as_text(value: Any) -> str:

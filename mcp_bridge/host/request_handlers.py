@@ -227,6 +227,7 @@ class Requests:
     async def _answer(self, request: Any, context: RequestContext) -> Any:
         _check_names(request)
         await self._check_size(request)
+        self._refuse_as_before(request)
         match request:
             case messages.ToolCall():
                 return await self._call(request, context)
@@ -258,7 +259,6 @@ class Requests:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
                     raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
                 return await self._programs.answer(request, context)
-        self._refuse_as_before(request)
         call = self._recorder(request, "program", context)
         return await self._script.answer(call, functools.partial(self._program, request, call))
 
@@ -268,9 +268,9 @@ class Requests:
         Raises:
             BridgeError: `bad_params`.
         """
-        if self._script.live or request.call in self._script.history.calls:
+        if not isinstance(request, messages.ProgramSave) or isinstance(request.program, dict):
             return
-        if isinstance(request, messages.ProgramSave) and not isinstance(request.program, dict):
+        if not self._script.live and request.call not in self._script.history.calls:
             kind = type(request.program).__name__
             raise BridgeError("bad_params", f"program.save: 'program' is no dict[str, typing.Any] but {kind}")
 
