@@ -187,18 +187,9 @@ class Memories:
         return sorted(keys)
 
     def _path(self, key: str) -> Path:
-        check_key(key)
+        if not 0 < len(key) <= MAX_KEY_CHARS:
+            raise BridgeError("bad_memory", f"A memory's key has 1 to {MAX_KEY_CHARS} characters; this one {len(key)}.")
         return self._root / (hashlib.sha256(key.encode()).hexdigest() + ".json")
-
-
-def check_key(key: str) -> None:
-    """Refuse what can't be a memory's key.
-
-    Raises:
-        BridgeError: `bad_memory`.
-    """
-    if not 0 < len(key) <= MAX_KEY_CHARS:
-        raise BridgeError("bad_memory", f"A memory's key has 1 to {MAX_KEY_CHARS} characters; this one {len(key)}.")
 
 
 def digest(value: Any, *, found: bool) -> bytes:

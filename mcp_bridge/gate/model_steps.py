@@ -87,10 +87,11 @@ class ModelSteps:
         return Completion(as_text(text), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
-        """Ask a step's question, with `prompt` and `system`. An empty answer is valid.
+        """Ask a step's question, with `prompt`, `system` and `allowed_outputs`. An empty answer is valid.
 
         Raises:
-            ModelError: `model_bad_answer`: also for an answer that was cut off. What follows would go by half of it.
+            ModelError: `model_bad_answer`: also for an answer that was cut off, if it isn't plainly one that is
+                allowed. What follows would go by half of it.
             BridgeError: As `complete`.
         """
         messages = [Message("user", as_text(arguments["prompt"]))]
@@ -102,7 +103,7 @@ class ModelSteps:
             if exc.blank is None:
                 raise
             return Completion(exc.blank, exc.usage)
-        if completion.truncated:
+        if completion.truncated and not _is_whole(completion.text, arguments.get("allowed_outputs", ())):
             raise ModelError(
                 "model_bad_answer",
                 f"The model's answer was cut off at its limit of tokens, after {len(completion.text)} characters.",
@@ -116,6 +117,11 @@ class ModelSteps:
         if (plaintext := self._secrets.plaintexts.get(name)) is None:
             raise BridgeError("secret_missing", f"The model's key, the secret {name!r}, can't be had.", secret=name)
         return plaintext
+
+
+def _is_whole(text: str, allowed: Sequence[str]) -> bool:
+    """Whether a text that was cut off is one of the answers that are allowed, and no other could have become of it."""
+    return {one for one in allowed if one.startswith(text.strip())} == {text.strip()}
 
 
 def as_text(value: Any) -> str:

@@ -321,6 +321,8 @@ def _describe(exc: BaseException) -> dict[str, Any]:
 
 def _shorten_tracebacks(exc: BaseException) -> None:
     """Take the middle out of a traceback that is too long to be described in time, and of those of its causes."""
+    import contextlib
+
     seen: set[int] = set()
     waiting: list[BaseException | None] = [exc]
     while waiting:
@@ -336,7 +338,9 @@ def _shorten_tracebacks(exc: BaseException) -> None:
         if (left := len(steps) - MAX_FRAMES) > 0:
             half = MAX_FRAMES // 2
             steps[half - 1].tb_next = steps[-half]
-            BaseException.add_note(one, f"({left} calls in the middle are left out of the traceback)")
+            # The script may have put anything in place of the notes.
+            with contextlib.suppress(TypeError):
+                BaseException.add_note(one, f"({left} calls in the middle are left out of the traceback)")
         waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
 
 

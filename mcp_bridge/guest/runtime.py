@@ -669,13 +669,20 @@ class _Functions:
         Of its script it has nothing there: what it uses, it imports or defines inside. What it would miss is told.
 
         Raises:
-            TypeError: It is no function that the script defines with `def`.
+            TypeError: It is no function that the script defines with `def`. AttributeError and OSError for what has no
+                name or no source.
         """
         # Imported late: few scripts keep a function.
         from mcp_bridge.guest.advice import saved_tools
 
         kept = saved_tools.kept(function, self.given)
-        self._request(MemorySave(TOOL_PREFIX + kept.name, kept.source))
+        try:
+            # What an earlier build has kept is answered from the record as it was then, whatever is refused by now.
+            self._request(MemorySave(TOOL_PREFIX + kept.name, kept.source, refusal=kept.refusal))
+        except MCPError as exc:
+            if exc.code != "bad_arguments":
+                raise
+            raise TypeError(exc.message) from None
         if kept.notice is not None:
             print(kept.notice, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
         return kept.name

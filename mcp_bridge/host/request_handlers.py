@@ -18,7 +18,7 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
 from mcp_bridge.executions.idempotency.keys import program_key
-from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, check_key, digest
+from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, digest
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
@@ -61,9 +61,9 @@ FEW_VALUES = 200
 NAMES_MEANT = 5
 """Tools that are told of where a name is no server's."""
 
-_NOT_RECORDED = frozenset({"call", "since"})
-"""Fields of a request that its record doesn't compare: its name is that of the record, and earlier builds had no
-`since`."""
+_NOT_RECORDED = frozenset({"call", "since", "refusal"})
+"""Fields of a request that its record doesn't compare: its name is that of the record, and earlier builds had neither
+`since` nor `refusal`."""
 
 _MARK_CHARS = 16
 
@@ -227,6 +227,7 @@ class Requests:
     async def _answer(self, request: Any, context: RequestContext) -> Any:
         _check_names(request)
         await self._check_size(request)
+        self._refuse_as_before(request)
         match request:
             case messages.ToolCall():
                 return await self._call(request, context)
@@ -260,6 +261,18 @@ class Requests:
                 return await self._programs.answer(request, context)
         call = self._recorder(request, "program", context)
         return await self._script.answer(call, functools.partial(self._program, request, call))
+
+    def _refuse_as_before(self, request: Any) -> None:
+        """In a run of the record alone, refuse what earlier builds refused: their guests did, and nothing was recorded.
+
+        Raises:
+            BridgeError: `bad_params`.
+        """
+        if not isinstance(request, messages.ProgramSave) or isinstance(request.program, dict):
+            return
+        if not self._script.live and request.call not in self._script.history.calls:
+            kind = type(request.program).__name__
+            raise BridgeError("bad_params", f"program.save: 'program' is no dict[str, typing.Any] but {kind}")
 
     async def _dry(self, request: Any, context: RequestContext) -> Any:
         """What would do more than to read, or would take long, in a dry run."""
@@ -392,6 +405,8 @@ class Requests:
         return answer
 
     async def _remember(self, request: Any, call: CallRecorder) -> dict[str, Any]:
+        if isinstance(request, messages.MemorySave) and request.refusal is not None:
+            raise BridgeError("bad_arguments", request.refusal)
         if not isinstance(request, messages.MemorySave) or request.since is None:
             return await self._about_memory(request, call)
         # Who comes too late is told at once: of those that change a memory at once, one is made durable at a time.
@@ -694,9 +709,6 @@ def _is_large(tool: ToolInfo) -> bool:
 
 
 def _check_names(request: Any) -> None:
-    if isinstance(request, _OF_ONE_MEMORY) and len(request.key) > MAX_NAME_CHARS:
-        # Shorter ones are refused alike when they are looked for, and recorded.
-        check_key(request.key)
     if (fault := messages.overlong(request)) is not None:
         raise BridgeError("bad_request", fault)
     for field in _NAMES_OF[type(request)]:
@@ -704,8 +716,6 @@ def _check_names(request: Any) -> None:
         if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
 
-
-_OF_ONE_MEMORY = (messages.MemorySave, messages.MemoryLoad, messages.MemoryDelete)
 
 _NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")
 

@@ -14,7 +14,6 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.library import is_written_out
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.answers.cut_output import cut
@@ -79,7 +78,9 @@ class DeleteProgram(_Arguments):
 
 async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
     asked = arguments.program
-    name = asked if isinstance(asked, str) and not is_written_out(asked) else arguments.save_as
+    name = arguments.save_as
+    if isinstance(asked, str) and await bridge.programs.library.has(asked, bridge.principal.name):
+        name = asked
     if arguments.save_as:
         await bridge.programs.library.save(arguments.save_as, arguments.program, bridge.principal.name)
     record = await bridge.run_program(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 600.0
 """How long a person may take. Afterwards there is no decision, and the execution is suspended."""
+
+MAX_ANSWERS = 1000
+"""Most answers of one round that are looked at."""
+
+_OUR_KEY = re.compile(r"question-[0-9]{1,9}")
 
 MAX_SHOWN_CHARS = 4000
 MAX_SHOWN_LINES = 100
@@ -294,17 +300,24 @@ async def take_unreadable(ctx: ServerRequestContext[Any, Any], call_next: CallNe
     answers = (ctx.params or {}).get("inputResponses")
     if ctx.method != "tools/call" or not isinstance(answers, dict):
         return await call_next(ctx)
-    readable = {key: _readable(answer) for key, answer in answers.items()}
+    # Of others nobody is waiting for the answer.
+    asked = [key for key in answers if _OUR_KEY.fullmatch(key)][:MAX_ANSWERS]
+    readable = {key: answers[key] for key in asked}
+    unreadable = [key for key in asked if not _is_readable(answers[key])]
+    if unreadable:
+        # Without the answers: a person may have typed them.
+        logger.warning("%d of the client's answers to questions can't be read", len(unreadable))
+        instead = UNREADABLE.model_dump(mode="json", by_alias=True, exclude_none=True)
+        readable |= dict.fromkeys(unreadable, instead)
     return await call_next(replace(ctx, params={**(ctx.params or {}), "inputResponses": readable}))
 
 
-def _readable(answer: Any) -> Any:
+def _is_readable(answer: Any) -> bool:
     try:
         _any_answer().validate_python(answer, by_name=False)
-    except ValidationError as exc:
-        _log_unreadable("a question", exc)
-        return UNREADABLE.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return answer
+    except ValidationError:
+        return False
+    return True
 
 
 @functools.cache

@@ -253,6 +253,8 @@ class MemorySave(NamedTuple):
     With `since`, the name of this run's request that had loaded the key, it is saved only if what is kept is still what
     that request was answered with. Result: `{"saved": bool, "found": bool, "value": json}`, with what is kept now; such
     a request may be named by the next one's `since`. A record of an earlier build has `{}`, which means saved.
+
+    With `refusal` it isn't saved, and fails with `bad_arguments` and that text. A record that has it saved answers so.
     """
 
     key: str
@@ -260,6 +262,7 @@ class MemorySave(NamedTuple):
     update: bool = False
     call: CallId | None = None
     since: CallId | None = None
+    refusal: str | None = None
 
 
 class MemoryLoad(NamedTuple):

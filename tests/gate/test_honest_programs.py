@@ -183,7 +183,9 @@ async def test_an_answer_that_is_no_text_is_still_none(sandboxes, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["Transfer 100", ""])
-@pytest.mark.parametrize("fields", [{}, {"allowed_outputs": ["Transfer 100", ""]}, {"on_error": "skip"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"allowed_outputs": ["Transfer 100", "Transfer 1000", ""]}, {"on_error": "skip"}]
+)
 async def test_an_answer_that_was_cut_off_is_none_and_its_tokens_count(sandboxes, tmp_path, answer, fields):
     cut = {"text": answer, "truncated": True, "prompt_tokens": 5, "completion_tokens": 1}
     program = {"steps": [{"id": "ask", "type": "llm", "prompt": "How much?", **fields}]}
@@ -192,6 +194,16 @@ async def test_an_answer_that_was_cut_off_is_none_and_its_tokens_count(sandboxes
     assert (row["status"], row["code"]) == ("skipped" if "on_error" in fields else "failed", "model_bad_answer")
     assert "max_tokens" in row["error"]
     assert row["usage"]["total_tokens"] == 6
+
+
+@pytest.mark.parametrize("answer", ["yes", " yes\n"])
+async def test_an_answer_that_was_cut_off_counts_where_no_other_that_is_allowed_begins_with_it(
+    sandboxes, tmp_path, answer
+):
+    cut = {"text": answer, "truncated": True}
+    program = {"steps": [{"id": "ask", "type": "llm", "prompt": "Well?", "allowed_outputs": ["yes", "no"]}]}
+    async with opened(sandboxes, tmp_path, {"model": {"provider": "scripted", "default_answer": cut}}) as bridge:
+        assert (await bridge.run_program(program))["output"] == "yes"
 
 
 # --- steps that the policy denies ---

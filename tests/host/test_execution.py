@@ -170,6 +170,9 @@ async def test_a_traceback_that_nobody_could_wait_for_has_its_ends(bridge):
     assert (plain.error["type"], plain.error["line"]) == ("RecursionError", 3)
     assert plain.error["message"] == "maximum recursion depth exceeded"
     assert (cause.error["type"], cause.error["message"], cause.error["line"]) == ("ValueError", "deep", 5)
+    noted = f"{deep}try: f(0)\nexcept RecursionError as exc:\n    exc.__notes__ = NOTES\n    raise"
+    for odd in await bridge.all(*(noted.replace("NOTES", notes) for notes in ("('a',)", "None"))):
+        assert (odd.error["type"], odd.error["message"]) == ("RecursionError", plain.error["message"])
     for record, first in ((plain, "f(0)"), (cause, "try: f(0)")):
         assert f'File "<script>", line 4, in <module>\n    {first}' in record.error["traceback"]
         assert " calls in the middle are left out of the traceback)" in record.error["traceback"]
@@ -922,19 +925,22 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
         "42",
         "no saved tool 'triple'",
     ]
-    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_memory"]
+    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
 
 
 SAVED = {
-    "lambda x: x": "its source isn't that of a `def`",
-    "print": "not an object of the type 'builtin_function_or_method'",
-    "functools.partial(plain, 1)": "not an object of the type 'partial'",
-    "'plain'": "not an object of the type 'str'",
-    "Own": "not a class",
+    "lambda x: x": "could not get source code",
+    "unnamed": "its `def` names, not '<lambda>'",
+    "among[0]": "its source isn't that of a `def`",
+    "print": "got builtin_function_or_method",
+    "functools.partial(plain, 1)": "no attribute '__name__'",
+    "'plain'": "no attribute '__name__'",
+    "functools": "not an object of the type 'module'",
+    "Own": "source code not available",
     "Own().method": "not a bound method",
-    "made['dynamic']": "its source isn't that of a `def`",
-    "runtime.search": "not one around something else",
-    "faulty.echo": "its source isn't that of a `def`",
+    "made['dynamic']": "could not get source code",
+    "runtime.search": "could not get source code",
+    "faulty.echo": "source code not available",
     "inner()": "uses z of this script",
     "helped": "uses helper, y of this script",
     "importing": "save it again: from mcp.servers import faulty; import math as m.",
@@ -944,6 +950,7 @@ SAVED = {
     "Own.static": None,
     "given": None,
     "branching": "uses nowhere of this script",
+    "of_module": None,
 }
 
 
@@ -953,6 +960,9 @@ import functools, math as m
 from mcp.servers import faulty
 y = 3
 made = {}
+unnamed = lambda x: x
+among = [
+    lambda x: x]
 exec("def dynamic(): return 1", made)
 class Own:
     def method(self): return 1
@@ -977,10 +987,11 @@ def plain(x=1, *more: int):
 def recursive(n=3): return [n, *recursive(n - 1)] if n else []
 def given(): return [runtime, mcp, mcp_faulty, mcp_servers, LOADED_MCP_SERVERS, display, artifact, progress] and len
 def branching(x=0): return nowhere if x else "branched"
+def of_module(): return __file__, __annotations__, __doc__
 for code in SAVED:
     try:
         print(code, await runtime.save_tool(eval(code)), sep="|")
-    except TypeError as exc:
+    except (AttributeError, OSError, TypeError) as exc:
         print(code, exc, sep="|")
     print(code, file=sys.stderr)
 """.replace("SAVED", repr(list(SAVED)))
@@ -1199,8 +1210,9 @@ for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 
         }
         first, *refused = lines(await opened.run(kept))
         assert first == "1 0"
-        keys = [f"A memory's key has 1 to 200 characters; this one {count}." for count in (0, 201, 5000)]
-        assert refused == [keys[0], keys[1], f"The memory 'big' is over {4 << 20} bytes.", keys[2]]
+        keys = [f"A memory's key has 1 to 200 characters; this one {count}." for count in (0, 201)]
+        longest = "memory.save: 'key' has 5000 characters; the limit is 4096."
+        assert refused == [*keys, f"The memory 'big' is over {4 << 20} bytes.", longest]
         read = {
             "python": "import json\nfrom mcp import runtime\n"
             "print(json.dumps([await runtime.load_memory('k'), await runtime.load_memory('no', 'other'), "

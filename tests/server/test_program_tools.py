@@ -128,6 +128,14 @@ async def test_a_program_may_be_given_as_a_text_of_json_and_mistakes_are_told_in
             assert wrong["code"] == "invalid_program"
             assert "a program is an object, or the name of a saved one" in wrong["error"]
         assert (await call("run_program", program="kpet"))["nearest"] == ["kept"]
+
+        # A name may begin as a program does.
+        for name, mistyped in (("[nightly] report", "[nightly] reprot"), ("{x}", "{x}'s"), ("`a`", "`zzzzzz`")):
+            ran = await call("run_program", program=program, context={"who": "x"}, save_as=name)
+            assert (await call("run_program", program=name, context={"who": "x"}))["program_id"] == name
+            wrong = await call("run_program", program=mistyped)
+            assert wrong["code"] == "unknown_program", wrong
+            assert name in wrong["error"]
         assert (await call("run_program", program=program, save_as=" "))["code"] == "reserved_name"
 
         told = {

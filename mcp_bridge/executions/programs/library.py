@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -84,13 +85,22 @@ class ProgramLibrary:
         if isinstance(requested, str):
             if (named := await self._named(requested, principal)) is not None:
                 return named
-            if not is_written_out(requested):
-                raise await self._unknown(requested, principal)
-            requested = await off_loop(requested, _read_text, requested)
+            written = await off_loop(requested, _read_text, requested) if _is_written_out(requested) else None
+            if written is None:
+                raise await self._neither(requested, principal)
+            requested = written
         try:
             return Found(await self._read(requested, principal), "agent")
         except programs.InvalidProgramError as exc:
             raise _invalid(exc.faults) from None
+
+    async def has(self, name: str, principal: str) -> bool:
+        """Whether a principal can run a program by this name.
+
+        Raises:
+            BridgeError: `bad_state`: it is kept, and can't be used.
+        """
+        return await self._named(name, principal) is not None
 
     async def _named(self, name: str, principal: str) -> Found | None:
         if name in self.operators:
@@ -99,14 +109,17 @@ class ProgramLibrary:
             return None
         return Found(await off_loop(saved.data, parse_saved, saved), "agent")
 
-    async def _unknown(self, name: str, principal: str) -> BridgeError:
-        if len(name) > MAX_NAME_CHARS:
-            message = f"There is no program {name[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters."
-            return BridgeError("unknown_program", message)
+    async def _neither(self, text: str, principal: str) -> BridgeError:
+        """The error for a text that is no program's name, and no program."""
         names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
-        close = nearest(name, names)
+        close = nearest(text, names)
+        if _is_written_out(text) and not close and not _NAME_LIKE.fullmatch(text):
+            return _no_object()
+        if len(text) > MAX_NAME_CHARS:
+            message = f"There is no program {text[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters."
+            return BridgeError("unknown_program", message)
         hint = f"Did you mean {', '.join(close)}?" if close else _names(names)
-        return BridgeError("unknown_program", f"There is no program {name[:100]!r}.", hint=hint, nearest=close)
+        return BridgeError("unknown_program", f"There is no program {text[:100]!r}.", hint=hint, nearest=close)
 
     async def _read(self, data: Any, principal: str) -> Program:
         """Parse a program, with the programs that its steps run by name. The operator's programs take precedence.
@@ -301,29 +314,37 @@ def parse_saved(saved: SavedProgram) -> Program:
         ) from None
 
 
-def is_written_out(text: str) -> bool:
-    """Whether a text that stands for a program is meant to be the program, and not its name."""
+def _is_written_out(text: str) -> bool:
+    """Whether a text that stands for a program may be meant to be the program, and not its name."""
     stripped = text.strip()
     return stripped.startswith(("{", "[", "`")) or "\n" in stripped
 
 
-def _read_text(text: str) -> dict[str, Any]:
-    """The program of a text of JSON.
+_NAME_LIKE = re.compile(r"[^\"':\n]{1,100}")
+"""A text that is no program, however it begins, and may be a name that somebody has mistyped."""
+
+
+def _read_text(text: str) -> dict[str, Any] | None:
+    """The program of a text of JSON; None if the text is none.
 
     Raises:
-        BridgeError: `invalid_program`.
+        BridgeError: `invalid_program`: it is the JSON of another value.
     """
     try:
         data = parsed(text)
     except NotJSONError:
-        data = None
-    if isinstance(data, dict):
-        return data
+        return None
+    if not isinstance(data, dict):
+        raise _no_object()
+    return data
+
+
+def _no_object() -> BridgeError:
     message = (
         f"this text is no JSON object of at most {MAX_PARSED_CHARS} characters: a program is an object, or the name of "
         "a saved one"
     )
-    raise _invalid([Fault("", "not_json", message)])
+    return _invalid([Fault("", "not_json", message)])
 
 
 def _invalid(faults: Sequence[Fault]) -> BridgeError:

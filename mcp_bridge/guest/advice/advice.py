@@ -103,6 +103,8 @@ def _advice(exc: BaseException, world: World) -> str | None:
     # Python's own error names the file apart: it has had that fetched which is read.
     if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
         return text
+    if _is_unkept(exc, failure):
+        return "`save_tool` takes a function: write `def name(...): ...`, then `await runtime.save_tool(name)`."
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, world))
@@ -119,6 +121,12 @@ def _unknown_name(exc: NameError, failure: Failure, world: World) -> str | None:
         f"`{tool}` is a function kept by `runtime.save_tool`, which has nothing of the script that kept it: "
         f"save it again, and import or define `{exc.name}` inside it."
     )
+
+
+def _is_unkept(exc: BaseException, failure: Failure) -> bool:
+    """Whether Python has no name or no source of what was to be kept. What we refuse ourselves says what to write."""
+    call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
+    return call.inner("func").text.endswith(".save_tool") and not str(exc).startswith("save_tool()")
 
 
 def _unfetched(said: str) -> str | None:

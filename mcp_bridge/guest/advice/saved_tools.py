@@ -12,9 +12,6 @@ from mcp_bridge.guest.proxies import ServerModule
 
 WRITE = "write: def name(...): ..., then await runtime.save_tool(name)"
 
-OF_MODULES = frozenset({"__builtins__", "__name__"})
-"""Names that the module of a saved function has besides those of every script."""
-
 
 class Kept(NamedTuple):
     """A function as it is kept.
@@ -23,11 +20,13 @@ class Kept(NamedTuple):
         name: Its name.
         source: Its text, from which it is made again.
         notice: What its author is told: what it uses of this script; or None.
+        refusal: Why no later script could import it; None if one can.
     """
 
     name: str
     source: str
-    notice: str | None
+    notice: str | None = None
+    refusal: str | None = None
 
 
 def kept(function: Any, given: Collection[str]) -> Kept:
@@ -38,29 +37,31 @@ def kept(function: Any, given: Collection[str]) -> Kept:
         given: The names that every script has without an import.
 
     Raises:
-        TypeError: It is no function, or one that no later script could import.
+        AttributeError, OSError, TypeError: It has no name or no source, in Python's own words: these are in records,
+            and a script that is run again is to fail as it did.
     """
-    plain = inspect.unwrap(function) if callable(function) else function
-    name = getattr(function, "__name__", None)
-    if not isinstance(plain, types.FunctionType) or not isinstance(name, str):
-        raise TypeError(f"save_tool() takes a function that the script defines, not {_kind(function)}; {WRITE}")
+    name, source = function.__name__, textwrap.dedent(inspect.getsource(function))
+    plain = inspect.unwrap(function)
+    if not isinstance(plain, types.FunctionType):
+        return _refused(name, source, f"takes a function that the script defines, not {_kind(function)}")
     try:
-        source = textwrap.dedent(inspect.getsource(plain))
         table = symtable.symtable(source, name, "exec")
-    except (OSError, TypeError, SyntaxError):
-        raise TypeError(f"save_tool() can't keep {name!r}, for its source isn't that of a `def`; {WRITE}") from None
+    except SyntaxError:
+        return _refused(name, source, f"can't keep {name!r}, for its source isn't that of a `def`")
     if name not in _assigned(table):
-        raise TypeError(f"save_tool() takes a function that its `def` names, not {name!r}; {WRITE}")
-    there = {*given, *dir(builtins), *OF_MODULES, *(one for each in _tables(table) for one in _assigned(each))}
+        return _refused(name, source, f"takes a function that its `def` names, not {name!r}")
+    there = {*given, *dir(builtins), *(one for each in _tables(table) for one in _assigned(each))}
     missing = {one for each in _tables(table) for one in _used(each)} - there
     return Kept(name, source, _notice(name, missing, _used(table), plain.__globals__) if missing else None)
+
+
+def _refused(name: str, source: str, why: str) -> Kept:
+    return Kept(name, source, refusal=f"save_tool() {why}; {WRITE}")
 
 
 def _kind(function: Any) -> str:
     if isinstance(function, type):
         return "a class"
-    if isinstance(function, types.FunctionType):
-        return "one around something else"
     return "a bound method" if inspect.ismethod(function) else f"an object of the type {type(function).__name__!r}"
 
 
@@ -81,7 +82,9 @@ def _assigned(table: symtable.SymbolTable) -> set[str]:
 
 def _used(table: symtable.SymbolTable) -> set[str]:
     """The names of the module that a table reads."""
-    return {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
+    names = {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
+    # Python gives those to a module, whatever a script has.
+    return {name for name in names if not (name.startswith("__") and name.endswith("__"))}
 
 
 def _notice(name: str, missing: set[str], at_once: set[str], names: dict[str, Any]) -> str:

@@ -228,10 +228,20 @@ class LoneReference(Template):
 
     __slots__ = ()
 
+    @property
+    def roots(self) -> frozenset[str]:
+        """As `Template.roots`."""
+        return frozenset({self.reference[0]})
+
+    @property
+    def reference(self) -> tuple[str, tuple[str, ...]]:
+        """As `Template.reference`."""
+        root, *path = names_of(self._value)
+        return root, tuple(path)
+
     def fill(self, lookup: Lookup) -> Any:
         """The value; or the text, if it leads nowhere."""
-        root, *path = names_of(self._value)
-        value = lookup(root, tuple(path))
+        value = lookup(*self.reference)
         if value is MISSING:
             return self._value
         if _room_beside(value, MAX_FILLED) < 0:

@@ -290,9 +290,13 @@ MAX_PHONE_DIGITS = 15
 MIN_PHONE_DIGITS = 8
 
 
+_IN_THOUSANDS = re.compile(r"\+[0-9]{1,3}(?:(?:[\u2009\u202f]|\\u20(?:09|2[fF]))[0-9]{3})+")
+"""A positive number as French and the SI write it. No telephone number is written so."""
+
+
 def _phones(text: str, match: re.Match[str]) -> Iterator[Span]:
     digits = sum(map(str.isdigit, _BETWEEN.sub("", match[0])))
-    fits = MIN_PHONE_DIGITS <= digits <= MAX_PHONE_DIGITS
+    fits = MIN_PHONE_DIGITS <= digits <= MAX_PHONE_DIGITS and not _IN_THOUSANDS.fullmatch(match[0])
     if fits and _begins(text, match.start()) and text[match.start() - 1 : match.start()] not in {"+", "-", "."}:
         yield Span(*match.span())
 

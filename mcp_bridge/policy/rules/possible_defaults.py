@@ -24,6 +24,9 @@ _HERE = ("if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "d
 _DYNAMIC = ("$dynamicRef", "$recursiveRef")
 
 _MEMBERS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
+_MEMBERS_BY_PATTERN = ("patternProperties",)
+"""Those of them that may tell of what isn't there: the others don't name what they are of."""
+
 _ITEMS = ("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains")
 """Keywords whose schemas are of some of the values within an object, or a list."""
 
@@ -45,8 +48,11 @@ def may_have_default(root: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     search = _Search(root)
     places: list[tuple[Any, bool]] = [(root, True)]
     try:
-        for name in path:
-            inner = [each for schema, certain in places for each in search.inner(schema, name, certain=certain)]
+        for number, name in enumerate(path, start=1):
+            members = _MEMBERS_BY_PATTERN if number == len(path) else _MEMBERS
+            inner = [
+                each for schema, certain in places for each in search.inner(schema, name, members, certain=certain)
+            ]
             # As in a condition, where `output` may be the value itself.
             places = [*inner, *(places if name == "output" else ())]
         return any(search.has_default(schema, certain=certain) for schema, certain in places)
@@ -59,8 +65,11 @@ class _Search:
         self._root = root
         self._schemas = 0
 
-    def inner(self, schema: Any, name: str, *, certain: bool) -> Iterator[tuple[Any, bool]]:
-        """The schemas of what has this name in a value, and whether each is followed by what puts in defaults."""
+    def inner(self, schema: Any, name: str, members: tuple[str, ...], *, certain: bool) -> Iterator[tuple[Any, bool]]:
+        """The schemas of what has this name in a value, and whether each is followed by what puts in defaults.
+
+        `members` are the keywords that are looked at for members of objects, besides `properties`.
+        """
         kinds = ("object", "array") if name.isdecimal() else ("object",)
         known: set[int] = set()
         for kind in kinds if certain else ():
@@ -70,15 +79,17 @@ class _Search:
             properties = part.get("properties")
             if isinstance(properties, dict) and name in properties:
                 yield properties[name], is_known
-            for keyword in (*_MEMBERS, *(_ITEMS if name.isdecimal() else ())):
+            for keyword in (*members, *(_ITEMS if name.isdecimal() else ())):
                 for each in _schemas_of(part, keyword):
                     self._count()
                     yield each, is_known and each is part.get("items")
 
     def has_default(self, schema: Any, *, certain: bool) -> bool:
         """Whether a schema has a default that isn't put in. One of null is the same as nothing to a rule."""
-        known = {id(part) for part in resolved(self._root, schema)} if certain else ()
-        return any(part.get("default") is not None and id(part) not in known for part in self._parts(schema))
+        if certain and any("default" in part for part in resolved(self._root, schema)):
+            # It is settled, be it null: nobody asks what else is said of the value.
+            return False
+        return any(part.get("default") is not None for part in self._parts(schema))
 
     def _parts(self, schema: Any) -> Iterator[Mapping[str, Any]]:
         """A schema, and all that may be said of the same value."""

@@ -421,6 +421,12 @@ BODY = {"type": "tool", "tool": "t"}
             {},
             "there is no $nope, neither in the context nor as a step that has an output",
         ),
+        (
+            {"type": "map", "over": "$['no-pe'].x", "step": BODY},
+            {},
+            "there is no $['no-pe'], neither in the context nor as a step that has an output",
+        ),
+        ({"type": "wait", "seconds": "$x['a-b']"}, {"x": {"a-b": "y"}}, "$x['a-b'] is the text 'y'"),
         ({"type": "map", "over": "$x[0].y", "step": BODY}, {"x": [{"y": None}]}, "$x.0.y is null"),
         ({"type": "map", "over": "$x.z", "step": BODY}, {"x": {"y": 1}}, "$x is an object with 'y', and has no z"),
         ({"type": "wait", "seconds": "$x"}, {"x": True}, "$x is true"),

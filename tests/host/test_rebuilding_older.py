@@ -1,0 +1,115 @@
+"""Sessions of earlier builds: they are rebuilt and replayed, though what a cell did is refused or made by now."""
+
+import pytest
+from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.request_handlers import Requests
+from mcp_bridge.wire.messages import ProgramSave
+
+pytestmark = pytest.mark.xdist_group("sessions")
+
+KEEPS = """
+class Own:
+    def method(self): return 1
+def plain(): return 1
+plain.__name__ = "renamed"
+kept = []
+for one in (lambda: 1, Own().method, plain):
+    try:
+        kept.append(await runtime.save_tool(one))
+    except TypeError as exc:
+        kept.append(str(exc).partition(",")[0])
+print(kept)
+"""
+
+LAMBDA = "f = lambda: 1\nawait runtime.save_tool(f)"
+
+
+async def rebuilt(bridge, first):
+    """What a session has kept, and its cell's replay, by a bridge that has lost its sandbox."""
+    bridge._shared.live_sessions.end_all()
+    again = await bridge.run("kept", session="s")
+    assert (again.status, again.session["rebuilt"]) == ("success", 1), again.error
+    replayed = await bridge.replay_execution(await bridge.lifecycle.stored(first.execution, "local"))
+    assert replayed.difference is None
+    return again.value
+
+
+async def test_functions_that_an_earlier_build_has_kept_are_kept_again_when_their_cell_runs_again(
+    sandboxes, monkeypatch
+):
+    remember = Requests._remember
+    async with sandboxes.open(faulty()) as bridge:
+        with monkeypatch.context() as before:
+            before.setattr(
+                Requests, "_remember", lambda own, asked, call: remember(own, asked._replace(refusal=None), call)
+            )
+            first = await bridge.run(KEEPS, session="s")
+        assert first.value is None
+        assert first.stdout.decode() == "['<lambda>', 'method', 'renamed']\n"
+        assert await rebuilt(bridge, first) == "['<lambda>', 'method', 'renamed']"
+
+
+async def test_functions_that_are_refused_are_refused_again_when_their_cell_runs_again(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        first = await bridge.run(KEEPS, session="s")
+        assert first.stdout.decode().count("save_tool() takes a function that") == 2
+        assert await rebuilt(bridge, first) + "\n" == first.stdout.decode()
+        assert (await bridge.run(LAMBDA)).error["type"] == "TypeError"
+
+
+async def test_what_has_no_source_fails_in_the_words_that_are_in_earlier_records(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run("kept = 1", session="s")
+        first = await bridge.run("class Own: pass\nawait runtime.save_tool(Own)", session="s")
+        assert first.error["type"] == "OSError"
+        said, advice = first.error["message"].split("\n")
+        assert said == "source code not available"
+        assert advice.startswith("`save_tool` takes a function")
+        bridge._shared.live_sessions.end_all()
+        assert (await bridge.run("kept", session="s")).session["rebuilt"] == 2
+
+
+SAVES = {
+    "python": "from mcp import programs, MCPError\ntry: kept = await programs.save('p', TEXT)\n"
+    "except MCPError as exc: kept = f'{exc.code}: {exc.message}'\nprint(kept)",
+    "javascript": "const { programs } = await import('mcp');\nlet kept;\ntry { kept = await programs.save('p', TEXT) }\n"
+    "catch (error) { kept = `${error.code}: ${error.message}` }\nconsole.log(kept)",
+}
+
+
+async def test_a_program_as_a_text_is_refused_again_where_it_was_and_saved_again_where_it_was(bilingual, monkeypatch):
+    answer = Requests._answer
+
+    async def refuse(own, request, context):
+        if isinstance(request, ProgramSave):
+            raise BridgeError("bad_params", "program.save: 'program' is no dict[str, typing.Any] but str")
+        return await answer(own, request, context)
+
+    text = """'{"name": "p", "steps": [{"id": "a", "type": "condition", "condition": "1 == 1", "then": "end"}]}'"""
+    code = SAVES[bilingual.language].replace("TEXT", text)
+    async with bilingual.open() as bridge:
+        with monkeypatch.context() as before:
+            before.setattr(Requests, "_answer", refuse)
+            refused = await bridge.run(code, session="refused")
+        saved = await bridge.run(code, session="saved")
+        assert "bad_params" in refused.stdout.decode()
+        assert "bad_params" not in saved.stdout.decode()
+        bridge.bridge._shared.live_sessions.end_all()
+        for session, first in (("refused", refused), ("saved", saved)):
+            again = await bridge.run("kept", session=session)
+            assert again.session["rebuilt"] == 1
+            assert first.stdout.decode().strip() in again.value
+
+
+async def test_a_key_that_no_request_may_have_is_refused_as_in_earlier_builds(sandboxes):
+    code = "from mcp import MCPError\ntry: await runtime.save_memory('k' * LENGTH, 1)\n"
+    code += "except MCPError as exc: kept = f'{exc.code}: {exc.message}'"
+    async with sandboxes.open(faulty()) as bridge:
+        for length, told in (
+            (5000, "bad_request: memory.save: 'key' has 5000 characters; the limit is 4096."),
+            (2000, "bad_request: 'key' has 2000 characters; the limit is 1000."),
+        ):
+            record = await bridge.run(code.replace("LENGTH", str(length)) + "\nkept")
+            assert told in record.value
