@@ -172,7 +172,7 @@ def can_read(path: str) -> bool:
 
 
 def is_name(status: os.stat_result) -> bool:
-    """Whether what `os.lstat` gives is of a name alone, wherever it was moved: it has a size, no content and no mode."""
+    """Whether what `os.lstat` gives is of a name alone, wherever that was moved: a size, but no content and no mode."""
     is_empty = status.st_size > 0 and status.st_blocks == 0
     return is_empty and stat.S_ISREG(status.st_mode) and not status.st_mode & _PERMISSIONS
 
