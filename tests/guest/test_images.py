@@ -8,6 +8,7 @@ import anyio
 import pytest
 from execution_fixtures import lines, printed
 
+from mcp_bridge.guest.values import images
 from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.server.answers import displays
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
@@ -160,6 +161,12 @@ async def test_an_image_that_is_too_large_is_kept_and_the_line_says_why_it_is_no
     record = await sandboxes.run("display(b'\\xff\\xd8\\xff' + bytes(20_000_000))\nprint('went on')", memory=512 << 20)
     assert lines(record) == ["went on"]
     assert kinds(record) == ["text/plain"]
+
+
+def test_an_image_in_lines_of_base64_is_sent_without_them():
+    data = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(images.HEAD_CHARS)
+    in_lines = base64.encodebytes(data).decode()
+    assert images.fitting("image/png", in_lines) == {"image/png": base64.b64encode(data).decode()}
 
 
 HEADERS = {
@@ -379,7 +386,30 @@ os.wait()
     assert (record.status, printed(record).strip()) == ("success", "shown"), record.stderr
 
 
+LARGE_ONES = """
+import io, os, resource, PIL.Image
+def show(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    display(file.getvalue())
+show(PIL.Image.new("RGBA", (8500, 4000)), "PNG")
+show(PIL.Image.new("RGBA", (8500, 1880)), "PNG")
+show(PIL.Image.new("L", (9000, 6000)), "JPEG")
+show(PIL.Image.frombytes("I;16", (1600, 1600), os.urandom(1600 * 1600 * 2)), "PNG")
+show(PIL.Image.new("L", (9000, 6000)), "JPEG", progressive=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+"""Beyond what is scaled; the most that is; a JPEG, which is decoded at a half; colours of 16 bits; a progressive JPEG."""
+
+
 async def wide_ones_and_what_cannot_be_drawn_are_told(bridge):
+    large = await bridge.run(LARGE_ONES)
+    assert large.status == "success", large.error
+    told = [shown["text/plain"] for shown in large.displays if "text/plain" in shown]
+    scaled = ("8500x1880 to 8000x1769", "9000x6000 to 4500x3000", "1600x1600 to ")
+    for why, line in zip(("too much memory", *scaled, "too much memory"), told, strict=True):
+        assert why in line, (why, line)
+    assert int(printed(large)) < 300, "megabytes; a sandbox may have 512"
     wide = await bridge.run("import PIL.Image\ndisplay(PIL.Image.new('RGB', (12000, 300)))")
     assert kinds(wide) == ["image/png", "text/plain"]
     assert "scaled down from 12000x300 to 8000x200" in wide.displays[1]["text/plain"]

@@ -1084,3 +1084,58 @@ await runtime.sleep_until(Date.now() - 1, null);
         ], record.error
         stored = await bridge.lifecycle.stored(record.execution, "local")
         assert (await bridge.replay_execution(stored)).agrees
+
+
+MOVED_FOLDERS = {
+    "python": """
+import os, shutil
+shutil.move("/workspace/in/first", "/workspace/out/")
+os.path.getsize("/workspace/in/second/a.csv")
+os.rename("/workspace/in/second", "/workspace/out/second")
+open("/workspace/in/third/a.csv").close()
+os.replace("in/third", "out/third")
+print(os.listdir("/workspace/in"), open("out/second/b.csv").read())
+""",
+    "javascript": """
+import fs from "node:fs";
+fs.renameSync("/workspace/in/first", "/workspace/out/first");
+fs.readFileSync("in/second/a.csv");
+await fs.promises.rename("in/second", "out/second");
+await new Promise((done, fail) => fs.rename("in/third", "out/third", (error) => (error ? fail(error) : done())));
+console.log(fs.readdirSync("/workspace/in"), fs.readFileSync("out/second/b.csv", "utf8"));
+""",
+}
+
+
+async def test_a_folder_that_is_moved_before_all_of_it_is_fetched_is_moved_whole(bilingual, data):
+    folders = ("first", "second", "third")
+    for folder in folders:
+        data.write(f"{folder}/a.csv", "1")
+        data.write(f"{folder}/b.csv", "real")
+    async with bilingual.open(governance=data.governed(**{folder: folder for folder in folders})) as opened:
+        record = await opened.run(MOVED_FOLDERS)
+        assert lines(record) == ["[] real"], record.error
+        assert {(row["name"], row["size"]) for row in record.artifacts} == {
+            (f"{folder}__{name}", size) for folder in folders for name, size in (("a.csv", 1), ("b.csv", 4))
+        }
+        stored = await opened.bridge.lifecycle.stored(record.execution, "local")
+        assert (await opened.bridge.replay_execution(stored)).agrees
+
+
+async def test_a_name_that_was_moved_without_its_content_is_not_kept_and_that_is_said(sandboxes, data):
+    data.write("a.csv", "real")
+    data.write("folder/b.csv", "real")
+    code = """
+import os
+out, here = "/workspace/out/", os.open("/workspace/in", os.O_RDONLY)
+os.listdir("/workspace/in/folder")
+os.rename("a.csv", out + "moved.csv", src_dir_fd=here)
+os.rename("folder", out + "folder", src_dir_fd=here)
+"""
+    async with sandboxes.open(governance=data.governed(a__csv="a.csv", folder="folder")) as bridge:
+        record = await bridge.run(code)
+        assert (record.status, record.artifacts) == ("success", []), record.error
+        assert sorted(record.stderr.decode().splitlines()) == [
+            "[not kept: /workspace/out/folder/b.csv: it is an input that wasn't fetched]",
+            "[not kept: /workspace/out/moved.csv: it is an input that wasn't fetched]",
+        ]

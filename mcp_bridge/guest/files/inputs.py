@@ -184,14 +184,14 @@ class Inputs:
                 if (path := in_folder(word)) is not None and self.look(path):
                     self._open(word, 0)
         else:
-            self._open(_database(args[0]) if event == "sqlite3.connect" else args[0], 0)
+            self._open(_database(args[0]) if event == "sqlite3.connect" else args[0], 0, event)
 
     def reach(self, path: str, flags: int) -> None:
         """Have the content of a path there that is about to be opened."""
         if self._turn.owner != _thread.get_ident():
             self._open(path, flags)
 
-    def _open(self, what: Any, flags: int) -> None:
+    def _open(self, what: Any, flags: int, event: str = "open") -> None:
         """Have the content of a path in `FOLDER` there before it is used."""
         if (path := in_folder(what)) is None:
             return
@@ -205,15 +205,18 @@ class Inputs:
             # The kernel refuses that for a name as it does for what is fetched: whether one is there has to be known.
             self.look(path)
             return
+        if event == "os.rename" and can_enter(path):
+            # A folder that is moved has to be whole: what it lacks can't be fetched where it is then.
+            self.look(path)
         with self._turn:
             self._names.begin_cell()
-            is_name = path in self._names
             is_closed = self._names.is_closed(path)
-        if is_closed:
+            is_lacking = path in self._names or (event == "os.rename" and self._names.has_names(path))
+        if is_closed and event == "open":
             # Opened as a folder, whose files are listed or opened by the descriptor.
             self.look(path)
             return
-        if exists(path) and not is_name:
+        if exists(path) and not is_lacking:
             return
         name = path[len(FOLDER) + 1 :]
         if os.getpid() != self._pid:

@@ -8,6 +8,7 @@ import sys
 from time import monotonic
 
 from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.files.unfetched_inputs import is_name
 from mcp_bridge.guest.host_requests import MCPError, call_host
 from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import ArtifactWrite
@@ -133,6 +134,8 @@ class LeftFiles:
             before = os.lstat(path)
             if not stat.S_ISREG(before.st_mode):
                 raise _LeftOutError("it is a link" if stat.S_ISLNK(before.st_mode) else "it is no regular file")
+            if is_name(before):
+                raise _LeftOutError("it is an input that wasn't fetched")
             if self._kept.get(path) == key_of(before):
                 return
             with open(_made_readable(path, lambda: os.open(path, _OPEN)), "rb") as file:
@@ -202,8 +205,14 @@ def _made_readable(path: str, open_it: Callable[[], Any]) -> Any:
     try:
         return open_it()
     except PermissionError:
-        mode = os.lstat(path).st_mode
-        os.chmod(path, stat.S_IMODE(mode) | (0o700 if stat.S_ISDIR(mode) else 0o400))
+        # By a descriptor: what the script has left running may put a link there meanwhile.
+        here = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(here).st_mode
+            if not stat.S_ISLNK(mode):
+                os.chmod(f"/proc/self/fd/{here}", stat.S_IMODE(mode) | (0o700 if stat.S_ISDIR(mode) else 0o400))
+        finally:
+            os.close(here)
         return open_it()
 
 

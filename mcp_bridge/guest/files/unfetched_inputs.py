@@ -8,6 +8,7 @@ Names are asked for once a script, when it first looks, and recorded as any call
 """
 
 import os
+import stat
 from hashlib import sha256
 
 from mcp_bridge.guest import call_ids
@@ -124,6 +125,10 @@ class Names:
         """Whether a path is a folder whose files weren't asked for."""
         return path in self._closed
 
+    def has_names(self, path: str) -> bool:
+        """Whether there are names alone in a folder, or will be once its files are asked for."""
+        return self.is_closed(path) or any(one.startswith(f"{path}/") for one in self._files)
+
     def open(self, path: str) -> None:
         """Let a closed folder be used."""
         if path in self._closed:
@@ -164,6 +169,12 @@ def can_enter(path: str) -> bool:
 def can_read(path: str) -> bool:
     """Whether a path can be read without being fetched."""
     return _access(path, os.R_OK)
+
+
+def is_name(status: os.stat_result) -> bool:
+    """Whether what `os.lstat` gives is of a name alone, wherever that was moved: a size, but no content and no mode."""
+    is_empty = status.st_size > 0 and status.st_blocks == 0
+    return is_empty and stat.S_ISREG(status.st_mode) and not status.st_mode & _PERMISSIONS
 
 
 def _put_file(path: str, size: int, modified: float) -> None:

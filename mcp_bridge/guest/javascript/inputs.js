@@ -182,13 +182,13 @@ class Inputs {
     for (const line of told) process.stderr.write(`[not handed in: ${line}]\n`);
   }
 
-  // From now on, have files of the folder fetched when they are opened, or a folder's listed. Also to be written, which
-  // the kernel refuses for what is there.
+  // From now on, have files of the folder fetched when they are opened or moved, or a folder's listed. Also to be written,
+  // which the kernel refuses for what is there.
   fetchOnOpen() {
     this.#isFetching = true;
     for (const name of [
       'openSync', 'readFileSync', 'writeFileSync', 'appendFileSync', 'truncateSync',
-      'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync',
+      'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync', 'renameSync',
     ]) {
       this.#wrap(fs, name, (original, self, args, asked) => {
         this.#missingAsNone(asked, () => this.#calls.askNow('fetch', asked, lines.current().call()));
@@ -196,7 +196,10 @@ class Inputs {
         return original.apply(self, args);
       });
     }
-    for (const name of ['open', 'readFile', 'writeFile', 'appendFile', 'truncate', 'readdir', 'opendir', 'copyFile', 'cp']) {
+    for (const name of [
+      'open', 'readFile', 'writeFile', 'appendFile', 'truncate',
+      'readdir', 'opendir', 'copyFile', 'cp', 'rename',
+    ]) {
       this.#wrap(fs, name, (original, self, args, asked) => {
         // As without us.
         if (typeof args.at(-1) !== 'function') return original.apply(self, args);
@@ -230,7 +233,7 @@ class Inputs {
 
   #wrap(owner, name, fetched) {
     const original = owner[name];
-    const isListing = /dir|^cp/.test(name);
+    const isListing = /dir|^cp|^rename/.test(name);
     const inputs = this;
     const wrapped = function (...args) {
       const asked = inputs.#toFetch(nameIn(args[0]), isListing);
@@ -248,7 +251,7 @@ class Inputs {
     return place;
   }
 
-  // The name, if it isn't there yet, or is a folder that is about to be listed, of which only some files are.
+  // The name, if it isn't there yet, or is a folder that is about to be listed or moved, of which only some files are.
   #toFetch(name, isListing) {
     if (name === null || lstatSync(`${FOLDER}/${name}`, { throwIfNoEntry: false }) === undefined) return name;
     const names = [...this.#fetchedNames];

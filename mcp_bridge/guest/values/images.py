@@ -7,6 +7,9 @@ from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
 MAX_SIDE = 8000
 """Most pixels of a side: Anthropic's API refuses images with longer ones, and with them the whole conversation."""
 
+MAX_PIXELS = 16_000_000
+"""Most pixels of an image that is scaled. Of some formats each takes 16 bytes then, and a sandbox may have 512 MiB."""
+
 SCALINGS = 8
 """How often an image is scaled down before it is given up."""
 
@@ -101,6 +104,8 @@ def fitting(mime: str, body: str) -> dict[str, Any] | str:
     """What to send for a base64 image: the image, or a scaled-down one and a note on that; or why it isn't shown."""
     import binascii
 
+    # Lines of it are as good; what is sent has none.
+    body = "".join(body.split())
     size = blocks.size(body)
     try:
         found = header(binascii.a2b_base64(body[:HEAD_CHARS]))
@@ -112,7 +117,7 @@ def fitting(mime: str, body: str) -> dict[str, Any] | str:
     if size <= MAX_IMAGE_BYTES and not is_wide:
         return {found.mime: body}
     try:
-        made, data, said = _scaled(binascii.a2b_base64(body))
+        made, data, said = _scaled(binascii.a2b_base64(body), found)
     except Exception as exc:  # noqa: BLE001  (no Pillow here, or no image that it reads)
         sides = f"{MAX_SIDE} pixels a side, it has {found.width}x{found.height}"
         limit = sides if is_wide else f"{MAX_IMAGE_BYTES} bytes"
@@ -125,7 +130,7 @@ def fitting(mime: str, body: str) -> dict[str, Any] | str:
     return {made: blocks.base64_of(data), "text/plain": f"[{mime} of {size} bytes scaled down {said}]"}
 
 
-def _scaled(data: bytes) -> tuple[str, bytes, str]:
+def _scaled(data: bytes, found: Header) -> tuple[str, bytes, str]:
     """A smaller image: its type, its bytes, and a note on its size.
 
     Raises:
@@ -133,22 +138,60 @@ def _scaled(data: bytes) -> tuple[str, bytes, str]:
         ValueError: It can't be made small enough. Other errors are Pillow's.
     """
     import io
+
+    # Nothing else may refer to the image: it is freed as soon as there is a smaller one.
+    image = _opened(data, found)
+    kind = "JPEG" if found.mime == "image/jpeg" else "PNG"
+    size = len(data) * image.width * image.height // (found.width * found.height)
+    mode = image.mode
+    if mode in _PREMULTIPLIED:
+        # As `resize` would itself, beside the image that it has.
+        image = image.convert(_PREMULTIPLIED[mode])
+    for _ in range(SCALINGS):
+        factor = min(1.0, MAX_SIDE / max(image.size))
+        if size > MAX_IMAGE_BYTES:
+            # Scale by area, and a little more: a smaller image compresses less well.
+            factor = min(factor, 0.9, (MAX_IMAGE_BYTES / size) ** 0.5 * 0.9)
+        sides = max(1, int(image.width * factor)), max(1, int(image.height * factor))
+        # By a whole factor first, which takes less memory; Pillow can't with colours of 16 bits.
+        image = image.resize(sides, reducing_gap=None if mode.startswith("I;16") else 1.0)
+        buffer = io.BytesIO()
+        (image.convert(mode) if mode in _PREMULTIPLIED else image).save(buffer, kind)
+        size = buffer.tell()
+        if size <= MAX_IMAGE_BYTES:
+            said = f"from {found.width}x{found.height} to {image.width}x{image.height}"
+            return f"image/{kind.lower()}", buffer.getvalue(), said
+    raise ValueError("it stays too large")
+
+
+_PREMULTIPLIED = {"RGBA": "RGBa", "LA": "La"}
+"""Pillow's modes of images with transparency, each with the one in which it scales them."""
+
+
+def _opened(data: bytes, found: Header) -> Any:
+    """Pillow's image, not decoded yet. A JPEG with too many pixels will be decoded at a half of its sides or less.
+
+    Raises:
+        ImportError: Pillow isn't installed.
+        ValueError: It has too many pixels. Other errors are Pillow's.
+    """
+    import io
     from importlib import import_module
 
-    with import_module("PIL.Image").open(io.BytesIO(data)) as image:
-        kind = "JPEG" if image.format == "JPEG" else "PNG"
-        width, height = image.size
-        size = len(data)
-        for _ in range(SCALINGS):
-            factor = min(1.0, MAX_SIDE / max(image.size))
-            if size > MAX_IMAGE_BYTES:
-                # Scale by area, and a little more: a smaller image compresses less well.
-                factor = min(factor, 0.9, (MAX_IMAGE_BYTES / size) ** 0.5 * 0.9)
-            image = image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))))  # noqa: PLW2901
-            buffer = io.BytesIO()
-            image.save(buffer, kind)
-            size = buffer.tell()
-            if size <= MAX_IMAGE_BYTES:
-                said = f"from {width}x{height} to {image.width}x{image.height}"
-                return f"image/{kind.lower()}", buffer.getvalue(), said
-    raise ValueError("it stays too large")
+    pillow = import_module("PIL.Image")
+    by = 1
+    while found.width * found.height > MAX_PIXELS * by * by:
+        by *= 2
+    if by > 1 and found.mime != "image/jpeg":
+        # To open it may take the memory already.
+        raise ValueError(_TOO_MANY)
+    image = pillow.open(io.BytesIO(data))
+    # Of a progressive one, all that it has would be held first.
+    if by > 1 and "progressive" not in image.info:
+        image.draft(image.mode, (image.width // by, image.height // by))
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(_TOO_MANY)
+    return image
+
+
+_TOO_MANY = f"to scale more than {MAX_PIXELS} pixels takes too much memory"
