@@ -167,6 +167,7 @@ class CallHistory:
         held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
         taken_back: The requests that the script took back before they were begun, by the calls' ids.
         seconds: How long the run took that has ended it; 0 if none has.
+        language: What the script is written in.
         after_dry_run: Whether a dry run was before these calls. What it did isn't among them: the run reads anew.
     """
 
@@ -177,13 +178,15 @@ class CallHistory:
         self.held: dict[str, CallRequest] = {}
         self.taken_back: dict[str, CallRequest] = {}
         self.seconds = 0.0
+        self.language = "python"
         self.after_dry_run = False
         self._run_began: float | None = None
         is_dry = has_listed = False
         for row in entries:
             match understood(row):
-                case ScriptStart(dry_run=is_dry):
+                case ScriptStart(dry_run=is_dry, language=language):
                     self._run_began = row.time
+                    self.language = language or "python"
                 case Resumption():
                     self._run_began = row.time
                     if is_dry and not self.after_dry_run and (has_listed or not self._has_had_pending()):

@@ -11,6 +11,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.reruns.both_sides import shown_sides
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -154,7 +155,7 @@ class RecordedCourse:
 
         If they differ, the run diverges, and this doesn't return.
         """
-        if not before.is_same(now, values):
+        if not await off_loop(now.arguments, before.is_same, now, values):
             await self.leave(Divergence(call, before, now))
 
     async def all_repeated(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> None:

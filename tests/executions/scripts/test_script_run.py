@@ -26,6 +26,8 @@ from mcp_bridge.wire.messages import NAMES, ProgramResume, ToolCall
 class Kept:
     """As the gate and the execution's values: there is nothing sensitive."""
 
+    allowance = None
+
     def __init__(self):
         self.values = self
 
@@ -315,12 +317,36 @@ async def test_a_call_that_is_taken_back_before_its_intent_is_recorded_as_that_a
     (row,) = kept.entries
     assert (row.entry.kind, row.entry.payload["status"]) == ("outcome", "interrupted")
     assert len(json.dumps(row.entry.payload)) < 1000
+    # It may name somebody.
+    assert row.entry.payload.get("arguments") is None
     again = run_of(kept, live=False)
     with anyio.move_on_after(0.5) as waited:
         await asks(again, "0#1", arguments={"n": text})
     # However long that takes.
     assert (waited.cancelled_caught, again.course.of_ended()) == (True, None)
     assert (await diverging(run_of(kept, live=False), "0#1"))["asked"]["arguments"] == {"n": "0#1"}
+
+
+class Full:
+    """As the allowance of a run that has used it."""
+
+    def has_room(self, size):
+        return False
+
+
+async def unknown_whose(_):
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(("allowance", "noted"), [(Full(), holds), (None, unknown_whose)])
+async def test_nothing_is_recorded_of_it_without_room_or_before_it_is_noted_whose_data_it_has(allowance, noted):
+    kept = recorder()
+    script, asked = run_of(kept), ToolCall("local", "pay", {"n": "0#1"}, call="0#1")
+    script._gate = Starting()
+    script._gate.allowance = allowance
+    with anyio.move_on_after(0.05):
+        await script.call("local", asked, Given(), noted)
+    assert kept.entries == []
 
 
 async def test_a_call_that_was_taken_back_before_it_was_begun_is_made_by_a_run_that_goes_on_with_it():
