@@ -141,6 +141,8 @@ class Requests:
             script.programs.left,
         )
         self._recorded_tools: RecordedTools | None = None
+        self._checked_tools: set[tuple[str, str]] = set()
+        """The servers and names of the tools whose rows are in the record, since calls didn't fit them."""
         self._told_memories: dict[str, bytes] = {}
         """Digests of the memories that the script was told of, by the names of the requests."""
         self._repeatable: dict[str, tuple[Sequence[ToolInfo], list[dict[str, Any]], bool]] = {}
@@ -173,8 +175,9 @@ class Requests:
         if (call := getattr(request, "call", None)) is None:
             return
         made = None
-        if isinstance(request, messages.ToolCall) and messages.overlong(request) is None:
+        if self._script.live and isinstance(request, messages.ToolCall) and messages.overlong(request) is None:
             with contextlib.suppress(BridgeError):
+                await self._programs.holds(request.arguments)
                 made = self._script.recorder(resolve(request.server, self._allowed), request, context)
         await self._script.cancelled_before_start(call, made)
 
@@ -587,10 +590,16 @@ class Requests:
 
     async def _checked(self, request: messages.CatalogCheck) -> dict[str, Any]:
         tool = await self._catalog.tool(resolve(request.server, self._allowed), request.tool)
+        if self._script.live:
+            # Faults that are recorded may quote the arguments.
+            await self._programs.holds(request.arguments)
         # What stands behind a reference is known to the gate alone.
         plain = await off_loop(request.arguments, _without_references, request.arguments)
         faults = await self._catalog.faults(tool, plain)
+        if (tool.server, tool.name) in self._checked_tools or not (faults or request.arguments):
+            return {"faults": faults}
         # For the record: run again, the script finds the tool as it was when a call didn't fit it.
+        self._checked_tools.add((tool.server, tool.name))
         [row] = await _rendered(describe.proxy_row, [tool])
         return {"faults": faults, "row": row}
 

@@ -239,7 +239,8 @@ class CatalogDescribe(NamedTuple):
 class CatalogCheck(NamedTuple):
     """The faults of some arguments of a call that isn't made.
 
-    Result: `{"faults": [str], "row": object}`: each fault with its path, and the tool's row as `CatalogTools` has it.
+    Result: `{"faults": [str], "row"?: object}`: each fault with its path, and for the record, once for each tool, its
+    row as `CatalogTools` has it.
     """
 
     server: str

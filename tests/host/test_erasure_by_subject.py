@@ -283,3 +283,28 @@ for call in (lambda: local.visits(patient=people), lambda: programs.run({PROGRAM
         assert "person 999" in str(recorded)
         assert "one more" not in str(recorded)
         assert await erase(bridge, "subject", "person 999") == {record.execution}
+
+
+UNMADE = {
+    "does not fit": "try: await local.card(customer=who, nope=1)\nexcept TypeError: pass",
+    "is taken back": "dir(local)\ntask = asyncio.create_task(local.card(customer=who))\n"
+    "await asyncio.sleep(0)\ntask.cancel()",
+    "is left": "dir(local)\nawait asyncio.sleep(0)\ntask = asyncio.create_task(local.card(customer=who))",
+}
+
+
+@pytest.mark.parametrize("case", UNMADE)
+async def test_whom_a_call_names_that_was_never_made_is_in_no_record_that_is_not_erased_by_name(
+    sandboxes, tmp_path, case
+):
+    code = f"import asyncio\nfrom mcp.servers import local\nwho = 'Dora'[:4] + ' Smith'\n{UNMADE[case]}\nprint('ended')"
+    async with bridge_of(sandboxes, tmp_path) as bridge:
+        record = await bridge.run(code, session="s")
+        assert printed(record) == "ended\n", record.error
+        recorded = await bridge.lifecycle.recorder.read(record.execution)
+        asked = [row.entry.payload.get("arguments") for row in recorded if row.entry.payload.get("call")]
+        if case == "does not fit":
+            assert [sorted(one) for one in asked] == [["digest", "server", "tool"]]
+        # One that is taken back may have been made by then, or have never been sent.
+        if case == "does not fit" or "Dora Smith" in str(asked):
+            assert await erase(bridge, "subject", "Dora Smith") == {record.execution}

@@ -8,6 +8,7 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import divergence
+from mcp_bridge.executions.sessions import rebuilding
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -73,6 +74,37 @@ async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes, monkeyp
                 await bridge.run("1", session=session)
         assert "isn't in the record: faulty.echo with {'text': 'more'}" in caught.value.message
         assert "None" not in caught.value.message
+
+
+CALLS_LATER = "import time\nfrom mcp.servers import faulty\nif time.time() > {until}: await faulty.echo(text='more')"
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+async def test_it_is_told_too_where_the_time_for_rebuilding_ends_first_and_is_looked_for_once(
+    sandboxes, monkeypatch, is_dry
+):
+    """More time would not help. A copy for a dry run runs again otherwise if a cell differs, but not for that."""
+    again, ran = rebuilding.recorded_cell, []
+
+    async def counted(lifecycle, runner, stored, seconds, *, is_dry):
+        ran.append(stored.id)
+        return await again(lifecycle, runner, stored, seconds, is_dry=is_dry)
+
+    monkeypatch.setattr(rebuilding, "recorded_cell", counted)
+    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 1.0 if is_dry else 1000.0)
+    sessions = sandboxes.settings.sessions.model_copy(update={"rebuild_seconds": 300.0 if is_dry else 15.0})
+    async with sandboxes.open(faulty(), sessions=sessions) as bridge:
+        await bridge.run("1", session="warm")
+        until = time.time() + 5
+        first = await bridge.run(CALLS_LATER.replace("{until}", repr(until)), session="s")
+        assert (first.status, first.calls) == ("success", 0)
+        await anyio.sleep(until + 0.1 - time.time())
+        put_away(bridge)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run("1", session="s", dry_run=is_dry)
+    assert "isn't in the record: faulty.echo with {'text': 'more'}" in caught.value.message
+    assert (caught.value.code, caught.value.details["execution"]) == ("session_lost", first.execution)
+    assert ran == [first.execution]
 
 
 LONG = {

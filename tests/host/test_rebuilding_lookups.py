@@ -178,3 +178,18 @@ async def test_what_is_looked_up_beyond_the_limit_is_not_recorded_and_looked_up_
         assert 2 < len(recorded) < 8
         bridge._shared.live_sessions.end_all()
         assert (await bridge.run("y", session="s")).value == "1"
+
+
+async def test_a_tool_is_there_again_after_a_probe_for_a_name_that_is_spelled_otherwise(sandboxes):
+    """A name that no tool has says nothing about the tools: Python compares names exactly."""
+    probe = "from mcp.servers import faulty\nread = getattr(faulty, 'Echo', None)\n"
+    waits = "from mcp import runtime\nprint(read, await runtime.wait_event('go'))\n"
+    code = f"{probe}{waits}print(await faulty.echo(text='a'))"
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run(f"{probe}print(sorted(dir(faulty)))", session="s")
+        first = await bridge.run(code, key="k")
+        assert first.status == "suspended"
+        await bridge.send_event(first.execution, "go", 7, "OPERATOR", and_resume=False)
+        assert printed(await bridge.run(code, key="k")) == "None 7\na\n"
+    async with sandboxes.open(faulty()) as bridge:
+        assert (await bridge.run("read", session="s")).session["rebuilt"] == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.errors import BridgeError
@@ -16,6 +17,7 @@ from mcp_bridge.executions.scripts.call_history import CallRequest
 from mcp_bridge.ledger.log.payloads import LOOKUP, Failure, RequestOutcome, Success
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE, REFERENCE_PREFIX
+from mcp_bridge.wire.messages import NAMES, CatalogCheck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,7 +30,7 @@ MAX_KEPT_BYTES = 4 << 20
 """Most that a run records of what it has looked up. What is looked up beyond it is answered as things are then."""
 
 ENTRY_BYTES = 500
-"""About what an entry takes besides its answer."""
+"""About what an entry takes besides what is asked and its answer."""
 
 
 class LookupLog(Protocol):
@@ -62,7 +64,7 @@ class Lookups:
 
     def __init__(self, log: LookupLog, recorded: Sequence[RecordedCall]) -> None:
         self._log = log
-        self._recorded = {(_shape(one.asked), one.call): one for one in recorded}
+        self._recorded = {(_shape(asked), one.call): (asked, one) for one in recorded for asked in [_kept(one.asked)]}
         self._asked: dict[bytes, int] = {}
         """How many lookups had asked for the same, by the digest of what that is."""
         self._kept: int | None = None
@@ -82,14 +84,13 @@ class Lookups:
         Raises:
             BridgeError: The recorded one; as `look`.
         """
-        asked = CallRequest(LOOKUP, method, await self._log.project(arguments))
-        shape = _shape(asked)
+        whole = CallRequest(LOOKUP, method, await self._log.project(arguments))
+        asked = await off_loop(arguments, _kept, whole)
+        shape = await off_loop(asked.arguments, _shape, asked)
         number = self._asked[shape] = self._asked.get(shape, 0) + 1
         name = f"{LOOKUP} {number}"
-        known = self._recorded.get((shape, name))
-        if known is not None and known.asked.is_same(
-            asked, self._log.values_behind([known.asked.arguments, asked.arguments])
-        ):
+        before, known = self._recorded.get((shape, name), (asked, None))
+        if known is not None and before.is_same(asked, self._log.values_behind([before.arguments, asked.arguments])):
             return known.answer()
         try:
             found = await look()
@@ -104,17 +105,33 @@ class Lookups:
         if not self._log.live:
             return
         if self._kept is None:
-            self._kept = sum(_size(one.outcome and one.outcome.result.encode()) for one in self._recorded.values())
-        size = await off_loop(given, _size, given)
+            self._kept = sum(
+                _size([one.asked.arguments, one.outcome and one.outcome.result.encode()])
+                for _, one in self._recorded.values()
+            )
+        both = [outcome.request.arguments, given]
+        size = await off_loop(both, _size, both)
         if self._kept + size > MAX_KEPT_BYTES or not self._log.has_room(size):
             return
         self._kept += size
-        self._log.keep([outcome.request.arguments, given])
+        self._log.keep(both)
         self._log.post(outcome)
 
 
 def _size(value: Any) -> int:
     return ENTRY_BYTES + len(json.dumps(value))
+
+
+def _kept(asked: CallRequest) -> CallRequest:
+    """What a lookup asks for, as it is recorded: of a call that is checked the arguments' digest. They may be large.
+
+    Records of earlier builds have the arguments.
+    """
+    if asked.name != NAMES[CatalogCheck] or "arguments" not in asked.arguments:
+        return asked
+    kept = {name: value for name, value in asked.arguments.items() if name != "arguments"}
+    passed = replace(asked, arguments=asked.arguments["arguments"])
+    return replace(asked, arguments=kept | {"digest": passed.digested().digest})
 
 
 def _shape(asked: CallRequest) -> bytes:

@@ -6,12 +6,13 @@ was.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.catalog.aliases import derive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import split
-from mcp_bridge.ledger.log.payloads import Success
+from mcp_bridge.ledger.log.payloads import Failure, Success
 from mcp_bridge.wire.messages import NAMES, CatalogCheck
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _TYPES = {str: "str", bool: "bool", int: "int", float: "float", list: "list", dict: "dict", type(None): "None"}
 """Annotations of recorded values."""
+
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 MAX_REFUSED_NAMES = 100
 """Most names of a tool that it doesn't list, and has refused: they are anybody's."""
@@ -37,14 +40,17 @@ class RecordedTools:
     def __init__(self, history: CallHistory, allowed: Mapping[str, str]) -> None:
         self._calls: dict[str, dict[str, list[tuple[dict[str, Any], bool]]]] = {}
         """By server and tool: the arguments, and whether the tool took them."""
+        self._listed: dict[str, set[str]] = {}
+        """By server: other tools that it is known to have listed then."""
         for call in history.calls.values():
             # What was no tool's name then is none now.
             if not call.has_failed_with("unknown_tool"):
                 self._add(call.asked.kind, call.asked.name, call.asked.arguments, allowed, call)
         for asked in (*history.held.values(), *history.taken_back.values()):
             self._add(asked.kind, asked.name, asked.arguments, allowed, None)
+        self._language = history.language
         self._unknown: dict[str, set[str]] = {}
-        """By server: the names that were no tool's, folded."""
+        """By server: the names that were no tool's."""
         self._unfit: dict[str, dict[str, dict[str, Any]]] = {}
         """By server and tool: the row that a call didn't fit."""
         for looked in history.lookups:
@@ -52,31 +58,40 @@ class RecordedTools:
                 self._add_check(looked)
 
     def _add(self, kind: str, name: str, arguments: Any, allowed: Mapping[str, str], call: Any) -> None:
-        if kind != "tool" or not isinstance(arguments, dict):
+        if kind != "tool":
             return
         try:
             server, tool = split(name, allowed)
         except BridgeError:
+            return
+        if not isinstance(arguments, dict):
+            # Recorded is a digest of them.
+            self._listed.setdefault(server, set()).add(tool)
             return
         is_taken = call is None or not call.has_failed_with("bad_arguments")
         self._calls.setdefault(server, {}).setdefault(tool, []).append((arguments, is_taken))
 
     def _add_check(self, check: RecordedCall) -> None:
         server, tool = check.asked.arguments["server"], check.asked.arguments["tool"]
-        if check.has_failed_with("unknown_tool"):
-            self._unknown.setdefault(server, set()).add(_folded(tool))
         match check.outcome and check.outcome.result:
+            case Failure("unknown_tool", details=details):
+                self._unknown.setdefault(server, set()).add(tool)
+                # One that a misspelt name was told of was there.
+                self._listed.setdefault(server, set()).update(details.get("nearest") or ())
             case Success({"row": dict(row)}):
                 self._unfit.setdefault(server, {}).setdefault(row["name"], row)
 
     def _as_seen(self, server: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows as the script saw them when it could not make a call."""
-        unknown, unfit = self._unknown.get(server, set()), dict(self._unfit.get(server, {}))
-        called = self._calls.get(server, {})
+        unfit = dict(self._unfit.get(server, {}))
+        there = self._calls.get(server, {}).keys() | self._listed.get(server, set())
+        absent = self._unknown.get(server, set())
+        if self._language == "javascript":
+            absent = absent | _found_by(absent, [row["alias"] for row in rows])
         seen = []
         for row in rows:
             names = {row["name"], row["alias"]}
-            if names & called.keys() or unknown.isdisjoint(map(_folded, names)):
+            if names & there or names.isdisjoint(absent):
                 seen.append(unfit.pop(row["name"], row))
         return seen + list(unfit.values())
 
@@ -113,9 +128,18 @@ class RecordedTools:
         return made
 
 
+def _found_by(names: set[str], aliases: Sequence[str]) -> set[str]:
+    """The aliases that JavaScript finds by other names: `list_all` by `listAll`, if there is one only (`sameName`)."""
+    by_folded: dict[str, list[str]] = {}
+    for alias in aliases:
+        by_folded.setdefault(_folded(alias), []).append(alias)
+    found = (by_folded.get(_folded(name), []) for name in names)
+    return {same[0] for same in found if len(same) == 1}
+
+
 def _folded(name: str) -> str:
-    """A name as those compare that a script may mean by it: JavaScript finds `list_all` by `listAll`."""
-    return "".join(filter(str.isalnum, name.casefold()))
+    """As `folded` of `near_names.js`."""
+    return _SEPARATORS.sub("", name.lower())
 
 
 class _Passed:

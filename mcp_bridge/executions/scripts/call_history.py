@@ -21,7 +21,6 @@ from mcp_bridge.ledger.log.payloads import (
     RequestIntent,
     RequestOutcome,
     Resumption,
-    ScriptEnd,
     ScriptStart,
     ScriptSuspension,
     Success,
@@ -166,7 +165,7 @@ class CallHistory:
         lookups: What the script has looked up. None of them is a call.
         held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
         taken_back: The requests that the script took back before they were begun, by the calls' ids.
-        seconds: How long the run took that has ended it; 0 if none has.
+        language: What the script is written in.
         after_dry_run: Whether a dry run was before these calls. What it did isn't among them: the run reads anew.
     """
 
@@ -176,14 +175,15 @@ class CallHistory:
         self.lookups: list[RecordedCall] = []
         self.held: dict[str, CallRequest] = {}
         self.taken_back: dict[str, CallRequest] = {}
-        self.seconds = 0.0
+        self.language = "python"
         self.after_dry_run = False
         self._run_began: float | None = None
         is_dry = has_listed = False
         for row in entries:
             match understood(row):
-                case ScriptStart(dry_run=is_dry):
+                case ScriptStart(dry_run=is_dry, language=language):
                     self._run_began = row.time
+                    self.language = language or "python"
                 case Resumption():
                     self._run_began = row.time
                     if is_dry and not self.after_dry_run and (has_listed or not self._has_had_pending()):
@@ -204,8 +204,6 @@ class CallHistory:
                     self.lookups.append(RecordedCall(call, asked, row.sequence, row.time, outcome))
                 case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
                     self._outcome(call, outcome, row)
-                case ScriptEnd() if self._run_began is not None:
-                    self.seconds = max(0.0, row.time - self._run_began)
 
     def _asked(self, call: str, request: Request, row: Recorded) -> RecordedCall:
         offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)

@@ -26,7 +26,7 @@ from mcp_bridge.ledger.log.payloads import (
     RequestOutcome,
     Success,
 )
-from mcp_bridge.offload import is_large, on_thread
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 NOT_TAKEN = frozenset({"record_limit", "ledger_full", "too_many_subjects"})
 """Codes of calls that were refused because the ledger has no space for them, or could not say whose data they hold;
 their arguments aren't kept either."""
+
+ENTRY_BYTES = 500
+"""About what the entry of a call without its arguments takes."""
 
 
 class CallLog(Protocol):
@@ -64,6 +67,9 @@ class CallLog(Protocol):
 
     def keep(self, value: Any) -> None:
         """Store the values behind the references of a value that is recorded next."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be recorded."""
 
     async def decided(self, call: str, question: QuestionFields) -> bool | None:
         """Whether a person has approved exactly this call; None if nobody has decided."""
@@ -260,27 +266,32 @@ class CallRecorder:
             asked = await self.asked()
             self._end(self._of_asked(asked.digested() if error.code in NOT_TAKEN else asked, Failure.of(error)))
 
-    async def cut_off(self) -> None:
+    async def cut_off(self, *, is_held: bool) -> None:
         """Record that a tool call was cut off: by the end of its sandbox, by its cancellation, or by an internal error.
 
         It is in doubt if the sandbox ended, and the execution can be resumed.
+
+        Args:
+            is_held: Whether it is noted whose data its arguments are.
         """
         if self._tool is None:
-            if self.request.is_cancelled:
+            if is_held and self.request.is_cancelled:
                 await self.taken_back_unbegun()
         elif self._log.key is None or self.request.is_cancelled:
             self._end(self._of_tool(NoAnswer(TAKEN_BACK)))
 
     async def taken_back_unbegun(self) -> None:
-        """Record that the script took the call back, or left it at its end, before its intent: it has had no effect."""
+        """Record that the script took the call back, or left it at its end, before its intent: it has had no effect.
+
+        A digest of its arguments is enough to know it again. Where there is no room, nothing is recorded.
+        """
         if self.call is None or self.has_ended:
             return
         with anyio.CancelScope(shield=True):
             asked = await self.asked()
-            if is_large(asked.arguments):
-                # Nobody has looked whether there is room for them.
-                asked = await on_thread(asked.digested)
-        self._end(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
+            asked = await off_loop(asked.arguments, asked.digested)
+        if self._log.has_room(ENTRY_BYTES):
+            self._end(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
 
     def cancelled(self) -> None:
         """Record that the script cancelled a tool call, whatever became of it."""

@@ -11,6 +11,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.reruns.both_sides import shown_sides
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0
 """How long nothing may happen until a recorded call that wasn't repeated counts as missing, and one that isn't recorded
 as new."""
+
+ALONE_SECONDS = 3 * PATIENCE_SECONDS
+"""As `PATIENCE_SECONDS`, at most, for a call that isn't recorded while there are recorded ones to come."""
 
 SLOWER = 2.0
 """How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
@@ -126,6 +130,8 @@ class RecordedCourse:
         self._unrepeated = dict(history.calls)
         """The recorded calls that this run hasn't repeated."""
         self._all_repeated = anyio.Event()
+        self._unrecorded: dict[str, Divergence] = {}
+        """The calls that aren't recorded and wait to be taken back, by their names."""
         self._late = max((known.offset for known in history.calls.values()), default=0.0)
         """Seconds after which the recorded run had made all of them."""
         self._began: float | None = None
@@ -154,7 +160,7 @@ class RecordedCourse:
 
         If they differ, the run diverges, and this doesn't return.
         """
-        if not before.is_same(now, values):
+        if not await off_loop(now.arguments, before.is_same, now, values):
             await self.leave(Divergence(call, before, now))
 
     async def all_repeated(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> None:
@@ -182,19 +188,37 @@ class RecordedCourse:
         """Wait for the script to take back a call that isn't recorded, in a run that makes none; doesn't return.
 
         The recorded run may have made it, too, and have taken it back, or left it at its end, before there was anything
-        to record. If this run still waits for it long after the recorded one had ended, it is a divergence.
+        to record. That took a moment: if nothing else happens for long, it is a divergence.
 
         Args:
             call: The call's name.
             asked: What it asks for.
         """
-        while (left := self._left(self._history.seconds)) > 0:  # noqa: ASYNC110 - what moves it on sets no event
+        began = time.monotonic()
+        divergence = self._unrecorded[call] = Divergence(call, None, await asked())
+        while (left := self._left_alone(began)) > 0:  # noqa: ASYNC110 - what moves it on sets no event
             await anyio.sleep(left)
-        await self.leave(Divergence(call, None, await asked()))
+        await self.leave(divergence)
+
+    def taken_back(self, call: str) -> None:
+        """Note that the script has taken back a call that isn't recorded, or has ended without it."""
+        self._unrecorded.pop(call, None)
+
+    @property
+    def suspected(self) -> Divergence | None:
+        """A divergence, if the script waited for a call that isn't recorded when something else ended it; or None."""
+        return next(map(self._told, self._unrecorded.values()), None)
 
     def _left(self, seconds: float) -> float:
         """Seconds until this run should have come as far as the recorded one had after so many."""
         return max((self._began or 0.0) + SLOWER * seconds, self._moved) + PATIENCE_SECONDS - time.monotonic()
+
+    def _left_alone(self, began: float) -> float:
+        """Seconds until a call that isn't recorded, and was made then, is all that the script waits for."""
+        quiet = time.monotonic() - max(began, self._moved)
+        if not self._unrepeated:
+            return PATIENCE_SECONDS - quiet
+        return min(self._left(self._late), ALONE_SECONDS - quiet)
 
     async def leave(self, divergence: Divergence) -> NoReturn:
         """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""

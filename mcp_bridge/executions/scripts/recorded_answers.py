@@ -73,7 +73,11 @@ class RecordedAnswers:
             # Others go on meanwhile.
             call.request.release_slot()
             if before is None:
-                await self.course.not_taken_back(name, call.asked)
+                try:
+                    await self.course.not_taken_back(name, call.asked)
+                finally:
+                    if call.request.is_cancelled:
+                        self.course.taken_back(name)
             await anyio.sleep_forever()  # as then: its answer never came
         if not self._is_caught_up:
             await self._catch_up(call, name)

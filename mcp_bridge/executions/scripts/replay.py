@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.scripts.divergence import Divergence
     from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -140,13 +141,11 @@ def difference(
         normal: Gives a field without what may differ.
         compared: The fields.
     """
-    last = entries[-1].sequence if entries else 0
-    parted = script.course.of_ended() if now.status in OWN_END else script.course.divergence
+    course = script.course
+    parted = course.of_ended() if now.status in OWN_END else course.divergence or course.suspected
     if parted is not None:
-        known = script.history.calls.get(parted.call)
-        expected = None if parted.recorded is None else parted.recorded.encode()
-        actual = None if parted.asked is None else parted.asked.encode()
-        return Difference(last if known is None else known.sequence, parted.call, parted.what, expected, actual)
+        return difference_at(parted, entries, script.history)
+    last = _last(entries)
     was = record.get("error") if record.get("status") == now.status == "error" else None
     if was is not None and now.error is not None and not is_same_error(was, now.error, values_behind):
         return Difference(last, None, "error", shown_error(was), shown_error(now.error))
@@ -157,6 +156,25 @@ def difference(
         if not equal_by_values(before, after, values_behind([before, after])):
             return Difference(last, None, name, before, after)
     return None
+
+
+def difference_at(parted: Divergence, entries: list[Recorded], history: CallHistory) -> Difference:
+    """A divergence as a difference from the record.
+
+    Args:
+        parted: The divergence.
+        entries: The script's entries.
+        history: Its calls.
+    """
+    known = history.calls.get(parted.call)
+    expected = None if parted.recorded is None else parted.recorded.encode()
+    actual = None if parted.asked is None else parted.asked.encode()
+    sequence = _last(entries) if known is None else known.sequence
+    return Difference(sequence, parted.call, parted.what, expected, actual)
+
+
+def _last(entries: list[Recorded]) -> int:
+    return entries[-1].sequence if entries else 0
 
 
 def _digest(history: CallHistory, record: dict[str, Any]) -> str:

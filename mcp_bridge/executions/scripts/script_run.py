@@ -130,8 +130,10 @@ class ScriptRun:
         if call.is_pending:
             # It was made, in another run.
             await hold_call(self, call, request, "tool")
+        is_held = False
         try:
             await holds(asked.arguments)
+            is_held = True
             tool = await self._gate.tools.catalog.bind(server, asked.tool)
             result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
         except PlannedCallError as exc:
@@ -148,7 +150,7 @@ class ScriptRun:
                 return {"raw": raw}
             raise
         except BaseException:
-            await call.cut_off()
+            await call.cut_off(is_held=is_held)
             raise
         call.returned(result)
         if call.is_pending:
@@ -217,7 +219,7 @@ class ScriptRun:
 
         Args:
             call: Its id.
-            made: Records it; None for a call that isn't a tool's.
+            made: Records it, as far as it is noted whose data its arguments are; None for a call that isn't a tool's.
         """
         is_new = self.live and call not in self.course.made and call not in self.history.calls
         self._recorded.cancelled_before_start(call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -20,7 +20,7 @@ from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.record import calls_so_far
-from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
+from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import SHOWING, Cell
@@ -102,6 +102,20 @@ class RecordedCell(NamedTuple):
                     return not_rebuilt_without(self.stored, exc.details["server"], "which isn't configured")
         return None
 
+    def diverged(self, found: Difference, error: ErrorRecord | None) -> BridgeError:
+        """The error for a cell that hasn't done what it did.
+
+        Args:
+            found: The difference.
+            error: The error with which it has ended now; or None.
+        """
+        if (hindrance := self.hindrance()) is not None:
+            return hindrance
+        course = self.active.script.course
+        if (parted := course.divergence or course.suspected) is not None:
+            error = parted.error().record()
+        return diverged(self.stored, found, error, course.changed_servers)
+
     def is_of_other_showing(self, found: Difference | None) -> bool:
         """Whether a difference may be in how the guest shows values: the cell was run by another build of it."""
         return found is not None and found.what in _SHOWN and self.stored.bundle.get("showing") != SHOWING
@@ -155,6 +169,29 @@ class Rebuilt(NamedTuple, Generic[S]):
     as_written: frozenset[str] = frozenset()
     otherwise: tuple[str, ...] = ()
     interrupted: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a rebuilding has come.
+
+    Attributes:
+        otherwise: A clause on each cell that another build of the guest has shown otherwise, by its execution.
+        cell: The cell that runs again.
+    """
+
+    otherwise: dict[str, str] = field(default_factory=dict)
+    cell: RecordedCell | None = None
+
+    def require_no_divergence(self) -> None:
+        """Refuse a cell that was ended while it waited for a call that isn't in its record: it needs no more time.
+
+        Raises:
+            BridgeError: As `Rebuilding.rebuild`.
+        """
+        if self.cell is None or (parted := self.cell.active.script.course.suspected) is None:
+            return
+        raise self.cell.diverged(difference_at(parted, self.cell.entries, self.cell.active.script.history), None)
 
 
 class RunIn(Protocol[S]):
@@ -214,13 +251,14 @@ class Rebuilding(Generic[S]):
             )
         sandbox: S | None = None
         as_written = frozenset[str]()
-        otherwise: dict[str, str] = {}
+        progress = _Progress()
         with anyio.move_on_after(limits.rebuild_seconds) as scope:
             if active.script.is_dry:
-                sandbox, as_written = await self._copy(active, cell, cells, otherwise)
+                sandbox, as_written = await self._copy(active, cell, cells, progress)
             else:
-                sandbox = await self._run_all(active, cell, cells, otherwise)
+                sandbox = await self._run_all(active, cell, cells, progress)
         if scope.cancelled_caught:
+            progress.require_no_divergence()
             raise BridgeError(
                 "session_not_rebuilt",
                 f"To run the cells of the session {cell.session!r} again takes more than"
@@ -230,7 +268,7 @@ class Rebuilding(Generic[S]):
         if cells:
             logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
         seconds, interrupted = time.monotonic() - began, await self._calls_of(left)
-        return Rebuilt(sandbox, cells, seconds, as_written, tuple(otherwise.values()), tuple(interrupted))
+        return Rebuilt(sandbox, cells, seconds, as_written, tuple(progress.otherwise.values()), tuple(interrupted))
 
     async def _calls_of(self, left: Sequence[StoredExecution]) -> list[str]:
         """What cells have called whose bridge had died: nobody was told. `left` as of `cells_to_rebuild`."""
@@ -244,7 +282,7 @@ class Rebuilding(Generic[S]):
         return found
 
     async def _copy(
-        self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution], otherwise: dict[str, str]
+        self, active: ActiveScript, cell: Cell, cells: Sequence[StoredExecution], progress: _Progress
     ) -> tuple[S | None, frozenset[str]]:
         """Run cells again for a dry run, which may call what they define: they look at values as its own code does.
 
@@ -255,7 +293,7 @@ class Rebuilding(Generic[S]):
             active: The cell that is about to begin.
             cell: Its place.
             cells: The cells.
-            otherwise: As for `_run_all`.
+            progress: As for `_run_all`.
 
         Returns:
             The sandbox, and the executions of those that have run as they were written.
@@ -264,10 +302,10 @@ class Rebuilding(Generic[S]):
         everything = frozenset(stored.id for stored in cells)
         while True:
             try:
-                return await self._run_all(active, cell, cells, otherwise, everything - as_written), as_written
+                return await self._run_all(active, cell, cells, progress, everything - as_written), as_written
             except BridgeError as exc:
                 # With both sides: it hasn't done the same.
-                if "what" not in exc.details or as_written == everything:
+                if "what" not in exc.details or as_written == everything or _is_new_call(exc):
                     raise
                 as_written = everything if as_written else frozenset({str(exc.details["execution"])})
 
@@ -276,7 +314,7 @@ class Rebuilding(Generic[S]):
         active: ActiveScript,
         cell: Cell,
         cells: Sequence[StoredExecution],
-        otherwise: dict[str, str],
+        progress: _Progress,
         looking: frozenset[str] = frozenset(),
     ) -> S | None:
         """Run cells against their records; returns their sandbox, None without any.
@@ -285,7 +323,7 @@ class Rebuilding(Generic[S]):
             active: The cell that is about to begin.
             cell: Its place.
             cells: The cells.
-            otherwise: Gets a clause on each that another build of the guest has shown otherwise, by its execution.
+            progress: Is told how far it has come.
             looking: The executions of those that look at values as the code of a dry run does.
         """
         sandbox: S | None = None
@@ -294,22 +332,20 @@ class Rebuilding(Generic[S]):
             for number, stored in enumerate(cells, start=1):
                 if active.job.client.notify is not None:
                     active.job.client.notify(f"rebuilding the session {cell.session}: cell {number} of {len(cells)}")
-                sandbox = await self._run_again(sandbox, stored, otherwise, is_dry=stored.id in looking)
+                sandbox = await self._run_again(sandbox, stored, progress, is_dry=stored.id in looking)
             done = True
         finally:
             if not done and sandbox is not None:
                 sandbox.end()
         return sandbox
 
-    async def _run_again(
-        self, sandbox: S | None, stored: StoredExecution, otherwise: dict[str, str], *, is_dry: bool
-    ) -> S:
+    async def _run_again(self, sandbox: S | None, stored: StoredExecution, progress: _Progress, *, is_dry: bool) -> S:
         """Run a cell against its record; returns its sandbox.
 
         Args:
             sandbox: The sandbox of the cells before; None for the first one.
             stored: The cell's execution.
-            otherwise: As for `_run_all`.
+            progress: As for `_run_all`.
             is_dry: Whether it looks at values: a dry run follows, which may call what the cell defines.
 
         Raises:
@@ -319,13 +355,14 @@ class Rebuilding(Generic[S]):
         """
         # With more time than it had: the machine may be busier now.
         again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout, is_dry=is_dry)
+        progress.cell = again
         artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
         sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
         if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
             sandbox.end()
             # Not the cell's doing: the whole is tried again.
             raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
-        if record.status in _LIMITS:
+        if record.status in _LIMITS and again.active.script.course.suspected is None:
             sandbox.end()
             # It had ended by itself, so there is less for it now than there was: another time there may be enough.
             told = record.error["message"] if record.error is not None else record.status
@@ -346,7 +383,9 @@ class Rebuilding(Generic[S]):
         if found is not None and again.is_of_other_showing(found):
             was, now = _sides(found)
             sides = f"was {was}, and is {now}"
-            otherwise[stored.id] = f"the {found.what} of the cell {again.place.number}, of another version, {sides}"
+            progress.otherwise[stored.id] = (
+                f"the {found.what} of the cell {again.place.number}, of another version, {sides}"
+            )
             found = None
         if found is None and has_finished:
             sandbox.head = stored.id
@@ -354,11 +393,7 @@ class Rebuilding(Generic[S]):
         sandbox.end()
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
-        if (hindrance := again.hindrance()) is not None:
-            raise hindrance
-        parted = again.active.script.course.divergence
-        error = record.error if parted is None else parted.error().record()
-        raise diverged(stored, found, error, again.active.script.course.changed_servers)
+        raise again.diverged(found, record.error)
 
 
 async def cells_to_rebuild(
@@ -462,6 +497,11 @@ def not_rebuilt_without(stored: StoredExecution, server: str, why: str) -> Bridg
         execution=stored.id,
         **named,
     )
+
+
+def _is_new_call(error: BridgeError) -> bool:
+    """Whether a cell has diverged by a call that its record has not."""
+    return error.details["what"] == "call" and bool(error.details["recorded"] == repr(None))
 
 
 def _named(asked: object, shown: str) -> str:

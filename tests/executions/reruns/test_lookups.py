@@ -6,10 +6,10 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.reruns import lookups
-from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.payloads import Resumption, to_entry
+from mcp_bridge.ledger.log.payloads import LOOKUP, RequestOutcome, Resumption, Success, to_entry
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.views.timeline import timeline, totals
 
@@ -26,7 +26,7 @@ class Kept:
         pass
 
     async def project(self, value):
-        return {name: self._references.get(text, text) for name, text in value.items()}
+        return {name: self._references.get(str(text), text) for name, text in value.items()}
 
     def values_behind(self, value):
         return {uri.rpartition("/")[2]: text for text, uri in self._references.items()} | self._earlier
@@ -189,3 +189,41 @@ async def test_people_see_a_lookup_as_a_request_of_the_bridge_with_its_answer():
     (row,) = timeline(kept.entries)
     assert (row.kind, row.what, row.given, row.value) == ("request", "catalog.search", {"query": "a"}, {"matches": []})
     assert totals([row]).calls == 0
+
+
+def check(run, world, arguments):
+    return ask(run, world, "catalog.check", server="shop", tool="pay", arguments=arguments)
+
+
+async def test_of_the_arguments_of_a_call_that_is_checked_a_digest_is_recorded_and_they_are_told_apart():
+    kept, world = MemoryRecorder(), World({"faults": ["a"]}, {"faults": ["b"]}, {"faults": ["c"]})
+    large = {"text": "x" * (1 << 20)}
+    run = run_of(kept)
+    assert [await check(run, world, one) for one in ({"n": 1}, large)] == [{"faults": ["a"]}, {"faults": ["b"]}]
+    for row in kept.entries:
+        assert sorted(row.entry.payload["arguments"]) == ["digest", "server", "tool"]
+        assert len(str(row.entry.payload)) < 1000
+    again = run_of(kept)
+    assert [await check(again, world, one) for one in (large, {"n": 2}, {"n": 1})] == [
+        {"faults": ["b"]},
+        {"faults": ["c"]},
+        {"faults": ["a"]},
+    ]
+
+
+async def test_a_check_whose_arguments_an_earlier_build_has_recorded_is_answered_again():
+    kept, world = MemoryRecorder(), World()
+    asked = CallRequest(LOOKUP, "catalog.check", {"server": "shop", "tool": "pay", "arguments": {"n": 1}})
+    kept.post(to_entry(RequestOutcome(asked, "lookup 1", Success({"faults": ["a"]})), "x"))
+    assert await check(run_of(kept), world, {"n": 1}) == {"faults": ["a"]}
+
+
+async def test_what_is_asked_counts_too(monkeypatch):
+    monkeypatch.setattr(lookups, "MAX_KEPT_BYTES", 3000)
+    kept, world = MemoryRecorder(), World("found", "found")
+    run = run_of(kept)
+    for text in ("x" * 2000, "y" * 2000):
+        await ask(run, world, query=text)
+    assert len(kept.entries) == 1
+    await ask(run_of(kept), World("found"), query="z" * 2000)
+    assert len(kept.entries) == 1

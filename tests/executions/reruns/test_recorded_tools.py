@@ -20,8 +20,9 @@ def called(tool, arguments, result=None):
     return RecordedCall("", CallRequest("tool", tool, arguments, raw=False), 1, 0.0, outcome)
 
 
-def repeatable(rows, *calls, server="shop", checks=()):
+def repeatable(rows, *calls, server="shop", checks=(), language="python"):
     history = CallHistory()
+    history.language = language
     history.lookups = list(checks)
     history.calls = dict(enumerate(calls))
     made = RecordedTools(history, {"shop": "shop", "shop.eu": "shop_eu"}).repeatable(server, rows)
@@ -142,12 +143,28 @@ def test_each_argument_is_looked_at_once_however_many_calls_there_are(result):
 UNKNOWN = Failure("unknown_tool", "no", None, {})
 
 
-@pytest.mark.parametrize("name", ["pay_all", "payAll", "pay-all"])
-def test_a_tool_that_was_not_there_is_not_there_unless_it_was_called_later(name):
+IN_JAVASCRIPT = [("javascript", name) for name in ("pay_all", "payAll", "pay-all")]
+
+
+@pytest.mark.parametrize(("language", "name"), [("python", "pay_all"), *IN_JAVASCRIPT])
+def test_a_tool_that_was_not_there_is_not_there_unless_it_was_called_later(language, name):
     rows = [row("pay"), row("pay_all")]
-    assert repeatable(rows, checks=[checked(name, UNKNOWN)]) == rows[:1]
-    assert repeatable(rows, checks=[checked(name, UNKNOWN, server="shop.eu")]) == rows
-    assert repeatable(rows, called("shop.pay_all", {}), checks=[checked(name, UNKNOWN)]) == rows
+    assert repeatable(rows, checks=[checked(name, UNKNOWN)], language=language) == rows[:1]
+    assert repeatable(rows, checks=[checked(name, UNKNOWN, server="shop.eu")], language=language) == rows
+    assert repeatable(rows, called("shop.pay_all", {}), checks=[checked(name, UNKNOWN)], language=language) == rows
+
+
+@pytest.mark.parametrize("name", ["payAll", "Pay_all", "pay-all", "pay_al"])
+def test_what_a_misspelt_name_does_not_find_was_there(name):
+    rows = [row("pay"), row("pay_all")]
+    assert repeatable(rows, checks=[checked(name, UNKNOWN)]) == rows
+
+
+def test_what_a_name_finds_in_javascript_now_and_was_told_of_then_was_there():
+    """There were two of them then, of which neither was meant."""
+    told = Failure("unknown_tool", "no", None, {"nearest": ["pay_all", "payall"]})
+    for rows in ([row("pay_all"), row("payall")], [row("pay_all")]):
+        assert repeatable(rows, checks=[checked("payAll", told)], language="javascript") == rows
 
 
 @pytest.mark.parametrize("now", [[row("pay", "a", "b")], []])

@@ -26,6 +26,8 @@ from mcp_bridge.wire.messages import NAMES, ProgramResume, ToolCall
 class Kept:
     """As the gate and the execution's values: there is nothing sensitive."""
 
+    allowance = None
+
     def __init__(self):
         self.values = self
 
@@ -280,6 +282,42 @@ async def test_a_replay_waits_for_a_call_to_be_taken_back_that_is_not_recorded_a
     assert (details["call"], details["recorded"], details["asked"]["arguments"]) == ("0.1#1", None, {"n": "0.1#1"})
 
 
+def after(seconds, row):
+    return replace(row, time=row.time + seconds)
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_how_long_the_recorded_run_took_does_not_delay_the_divergence_of_a_call_that_is_not_recorded(
+    is_repeated, monkeypatch
+):
+    monkeypatch.setattr(divergence, "ALONE_SECONDS", 0.5)
+    start = "start", {"code": "", "hash": ""}
+    kept = recorder(start, intent("0#1"), outcome("0#1"), intent("0#2"), outcome("0#2"))
+    kept.entries = [kept.entries[0], *(after(1000, row) for row in kept.entries[1:])]
+    script = run_of(kept, live=False)
+    assert script.history.calls["0#1"].offset >= 1000
+    await asks(script, "0#1")
+    script.answers.taken("0#1")
+    if is_repeated:
+        await asks(script, "0#2")
+    assert (await diverging(script, "0.1#1"))["recorded"] is None
+
+
+async def test_a_call_that_is_not_recorded_is_suspected_while_the_script_waits_for_it():
+    kept = recorder(intent("0#1"), outcome("0#1"))
+    script = run_of(kept, live=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, "0.1#1")
+        await asks(script, "0#1")
+        # As whatever ends the sandbox meanwhile.
+        tasks.cancel_scope.cancel()
+    assert script.course.suspected.call == "0.1#1"
+    made = CallRecorder(script, "0.2#1", "tool", "local.pay", {}, Given())
+    with anyio.move_on_after(0.05):
+        await script.answer(made, lambda: refused(made))
+    assert "0.2#1" not in script.course._unrecorded
+
+
 class Given(RequestContext):
     """A request that its script takes back, or leaves at its end."""
 
@@ -315,12 +353,36 @@ async def test_a_call_that_is_taken_back_before_its_intent_is_recorded_as_that_a
     (row,) = kept.entries
     assert (row.entry.kind, row.entry.payload["status"]) == ("outcome", "interrupted")
     assert len(json.dumps(row.entry.payload)) < 1000
+    # It may name somebody.
+    assert row.entry.payload.get("arguments") is None
     again = run_of(kept, live=False)
     with anyio.move_on_after(0.5) as waited:
         await asks(again, "0#1", arguments={"n": text})
     # However long that takes.
     assert (waited.cancelled_caught, again.course.of_ended()) == (True, None)
     assert (await diverging(run_of(kept, live=False), "0#1"))["asked"]["arguments"] == {"n": "0#1"}
+
+
+class Full:
+    """As the allowance of a run that has used it."""
+
+    def has_room(self, size):
+        return False
+
+
+async def unknown_whose(_):
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(("allowance", "noted"), [(Full(), holds), (None, unknown_whose)])
+async def test_nothing_is_recorded_of_it_without_room_or_before_it_is_noted_whose_data_it_has(allowance, noted):
+    kept = recorder()
+    script, asked = run_of(kept), ToolCall("local", "pay", {"n": "0#1"}, call="0#1")
+    script._gate = Starting()
+    script._gate.allowance = allowance
+    with anyio.move_on_after(0.05):
+        await script.call("local", asked, Given(), noted)
+    assert kept.entries == []
 
 
 async def test_a_call_that_was_taken_back_before_it_was_begun_is_made_by_a_run_that_goes_on_with_it():
