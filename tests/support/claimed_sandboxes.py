@@ -76,12 +76,16 @@ class Claimed:
         pass
 
 
+async def _takes_no_note(_request, _context):
+    pass
+
+
 async def told(process, answer=None):
     """The record of an execution in that container."""
     limits = RunLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
     requests = SimpleNamespace(
         answer=answer,
-        cancelled_before_start=None,
+        cancelled_before_start=_takes_no_note,
         on_hold=anyio.sleep_forever,
         divergence=anyio.sleep_forever,
         principal="local",

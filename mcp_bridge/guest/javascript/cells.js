@@ -16,7 +16,7 @@ const { MCPError, NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
 const { SCRIPT, cut, described, source, trimStacks } = require('./failure_report');
 const { Servers } = require('./proxies');
-const { cellEnded } = require('./channel');
+const { cellEnded, reallyExit } = require('./channel');
 const { cellSource } = require('./cell_source');
 const { ScriptSyntaxError } = require('./script_source');
 const { advice } = require('./advice');
@@ -226,7 +226,7 @@ class Session {
     this.#calls.beginCell(start.listings ?? {});
     this.#display.begin();
     this.#offer(start.servers);
-    if (start.is_dry) planned.prepare((error) => this.#fail(error));
+    if (start.is_dry) planned.prepare((error) => this.#endDry(error));
     Object.assign(source, { name: `cell-${start.cell}`, added: [] });
     const { cell } = start;
     this.#context.run(cell, () => lines.apart(() => this.#begin(cell).catch((error) => {
@@ -342,6 +342,12 @@ class Session {
     if (!this.#isRunning || this.#exit !== null) return;
     [this.#state, this.#error] = ['failed', error];
     this.#end();
+  }
+
+  // The session's copy in which a cell runs dry ends with it: what would catch the error isn't run.
+  #endDry(error) {
+    this.#fail(error);
+    reallyExit(1);
   }
 
   // Its time is up, or it was interrupted because it exits.
