@@ -178,6 +178,11 @@ def queue_errors() -> None:
     """
     if sys.stderr is None or isinstance(getattr(sys.stderr, "buffer", None), QueuedStream):
         return
+    try:
+        sys.stderr.fileno()
+    except (OSError, ValueError):
+        # Such as text in memory, which nobody has to read.
+        return
     queue = QueuedStream(sys.stderr)
     text = sys.stderr = queue.text()
     os.register_at_fork(after_in_child=queue.write_directly)
