@@ -39,7 +39,7 @@ def _loader() -> Any:
 
     def flatten_mapping(self: Any, node: Any) -> None:
         base.flatten_mapping(self, node)
-        # Keys are texts: a number is one as it is written.
+        # Keys are texts: a number, `null` or `true` is one as it is written.
         node.value = [(_as_text(key), value) for key, value in node.value]
 
     loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": {}, "flatten_mapping": flatten_mapping})
@@ -53,8 +53,8 @@ def _loader() -> Any:
 
 
 def _as_text(key: Any) -> Any:
-    is_number = isinstance(key, yaml.ScalarNode) and key.tag in {f"{_TAG}int", f"{_TAG}float"}
-    return yaml.ScalarNode(f"{_TAG}str", key.value, key.start_mark, key.end_mark) if is_number else key
+    is_other = isinstance(key, yaml.ScalarNode) and key.tag.removeprefix(_TAG) in {"int", "float", "bool", "null"}
+    return yaml.ScalarNode(f"{_TAG}str", key.value, key.start_mark, key.end_mark) if is_other else key
 
 
 def _integer(_loader: Any, node: Any) -> int:
@@ -135,8 +135,7 @@ def _with_text_keys(value: Any, seen: dict[int, Any]) -> Any:
         seen[id(node)] = node
         if isinstance(node, dict):
             for key in [key for key in node if not isinstance(key, str)]:
-                text = "null" if key is None else str(key).lower() if isinstance(key, bool) else str(key)
-                node.setdefault(text, node.pop(key))
+                node.setdefault(str(key), node.pop(key))
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
