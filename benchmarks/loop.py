@@ -17,7 +17,7 @@ from mcp_bridge import settings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge
-from mcp_bridge.host.loop_watch import LoopWatch, watched
+from mcp_bridge.host.loop_watch import LoopStallMonitor, watched
 
 if TYPE_CHECKING:
     from benchmarks.bridge import Bench
@@ -129,7 +129,7 @@ async def _held(bridge: Bridge, code: str) -> float:
     """Processor milliseconds of the longest turn of the loop while a script runs."""
     lines = code.strip("\n").splitlines()
     margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    with watched(LoopWatch(held_seconds=0.0005)) as watch:
+    with watched(LoopStallMonitor(held_seconds=0.0005)) as watch:
         record = await bridge.run(HEAD + "\n".join(line[margin:] for line in lines) + "\n", timeout=120)
     if record.status not in {"success", "error"} or (record.error and record.error.get("type") == "NameError"):
         raise RuntimeError(f"{record.status}: {record.error} {record.stderr[-500:]!r}")

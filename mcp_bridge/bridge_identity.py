@@ -35,7 +35,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _MAX_NAME_CHARS = 64
 
 
-def came_through(given: object) -> tuple[tuple[str, str], ...]:
+def decode_via(given: object) -> tuple[tuple[str, str], ...]:
     """What a call's `_meta` has at `VIA_KEY`. What isn't in its form has come through no bridge of this version."""
     if not isinstance(given, list):
         return ()

@@ -40,7 +40,7 @@ from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
-from mcp_bridge.toml_files.refused_values import said_of_all
+from mcp_bridge.toml_files.refused_values import union_error_message
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
@@ -623,7 +623,7 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     ]
     # Messages of our own validators are complete sentences.
     unknown = first["type"] == "extra_forbidden"
-    wrong = "there is no such setting" if unknown else said_of_all([first, *of_kinds])
+    wrong = "there is no such setting" if unknown else union_error_message([first, *of_kinds])
     message = f"{'.'.join(path)}: {wrong}" if key else wrong
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         variable = ENV_PREFIX + short

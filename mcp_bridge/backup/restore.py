@@ -59,7 +59,7 @@ CAN_BE_LOST = (KEY_FILE, OLD_KEY)
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RestoreOptions:
     """What a backup is opened with, and what is added to it.
 
     Attributes:
@@ -128,7 +128,7 @@ class Restored:
         }
 
 
-def restore(file: Path, directory: Path, master: str | Sequence[str], means: Means) -> Restored:
+def restore(file: Path, directory: Path, master: str | Sequence[str], means: RestoreOptions) -> Restored:
     """Restore a backup.
 
     Args:
@@ -165,7 +165,7 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
         return replace(found.restored, vkey=vkey or found.restored.vkey, entry=entry)
 
 
-def check(file: Path, directory: Path, master: str | Sequence[str], means: Means) -> Restored:
+def check(file: Path, directory: Path, master: str | Sequence[str], means: RestoreOptions) -> Restored:
     """Try a backup, and restore nothing. The arguments and errors are those of `restore`.
 
     The ledger is verified in a temporary directory. Keys are written nowhere.
@@ -222,7 +222,7 @@ def _naming(file: Path) -> Iterator[None]:
         raise BridgeError(exc.code, f"{file}: {exc.message}", hint=exc.hint, **exc.details) from None
 
 
-def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None:
+def _opened(file: Path, means: RestoreOptions, stack: ExitStack) -> archive.Reader | None:
     """The archive in a file; None where it is a ledger's."""
     try:
         opened = stack.enter_context(file.open("rb"))
@@ -243,14 +243,16 @@ def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None
     )
 
 
-def _decrypted(opened: IO[bytes], means: Means) -> age.Decrypted:
+def _decrypted(opened: IO[bytes], means: RestoreOptions) -> age.Decrypted:
     header = age.Header.read(opened)
     if header.wants_passphrase:
         return age.Decrypted(opened, header.open_with_passphrase(means.passphrase()))
     return age.Decrypted(opened, header.open_with(means.identities))
 
 
-def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _wanted(
+    file: Path, reader: archive.Reader | None, means: RestoreOptions
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The keys that a backup says it needs, and those that are in it.
 
     Raises:
@@ -278,7 +280,7 @@ def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tu
 
 
 def _require(
-    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
+    file: Path, reader: archive.Reader | None, means: RestoreOptions, master: str | Sequence[str], directory: Path
 ) -> None:
     """See that all keys are there that a backup says it needs, before anything is made."""
     wanted, there = _wanted(file, reader, means)
@@ -299,7 +301,7 @@ def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _added_keys(means: Means) -> tuple[str, ...]:
+def _added_keys(means: RestoreOptions) -> tuple[str, ...]:
     """The keys that are added, by their names in a backup; that one is the log's is seen later."""
     if means.keys is None:
         return ()
@@ -317,7 +319,7 @@ def _missing(names: Sequence[str]) -> BridgeError:
     )
 
 
-def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -> _Found:
+def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreOptions) -> _Found:
     """Read a backup to its end, and verify it; of a ledger's file `reader` is None."""
     copy = to.folder / FILE_NAME
     if reader is None:

@@ -20,7 +20,14 @@ from mcp_bridge.backup.create import (
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS
 from mcp_bridge.file_locks import locked_directory
-from mcp_bridge.ledger.storage.restore_staging import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
+from mcp_bridge.ledger.storage.restore_staging import (
+    PLACING,
+    PREVIOUS_PREFIX,
+    RESTORING,
+    has_ledger,
+    is_unfinished,
+    move_back,
+)
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.private_files import state_directory
 
@@ -100,7 +107,7 @@ def _put_away(directory: Path, staging: Path) -> None:
     """Take the names of another ledger's files away."""
     for name in OF_THIS_LEDGER:
         if os.path.lexists(directory / name):
-            (directory / name).rename(staging / f"{AWAY}{name}")
+            (directory / name).rename(staging / f"{PREVIOUS_PREFIX}{name}")
 
 
 def _undo(directory: Path, staging: Path) -> None:

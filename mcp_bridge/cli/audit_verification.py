@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 from mcp_bridge.cli.verdicts import log_record, proof_record
 from mcp_bridge.errors import BridgeError, unreadable
 
@@ -152,7 +152,7 @@ def verify_own_ledger(
             raise
         master = None
     with _in_words(trusted):
-        progress = showing.Progress(f"verifying {path}")
+        progress = terminal_output.Progress(f"verifying {path}")
         verdict = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
     with open_ledger(path) as ledger:
         states = published(ledger)
@@ -187,7 +187,7 @@ def verify_given_file(
     from mcp_bridge.ledger.proofs import tlog_proof
     from mcp_bridge.ledger.proofs.export_verification import verify_export
 
-    progress = showing.Progress(f"verifying {file}")
+    progress = terminal_output.Progress(f"verifying {file}")
     try:
         with file.open("rb") as opened, _in_words(keys):
             beginning = opened.read(len(_SQLITE))
@@ -244,7 +244,7 @@ def _refuse_alarms(states: Mapping[str, TargetState]) -> None:
         others = f" There are alarms of {len(more)} other targets." if more else ""
         raise BridgeError(
             "publish_conflict",
-            f"There is an alarm of {showing.moment(alarm['time'])}: {alarm['message']}{others}",
+            f"There is an alarm of {terminal_output.moment(alarm['time'])}: {alarm['message']}{others}",
             hint="The entries agree with each other. If you have looked into the alarm and know its cause: "
             "`mcp-bridge audit publish --acknowledge` takes it away.",
             target=target,
@@ -287,7 +287,7 @@ def prove_by(
     from mcp_bridge.ledger.audit import proving
     from mcp_bridge.ledger.log.reading import open_ledger
 
-    progress = showing.Progress(f"verifying {file}")
+    progress = terminal_output.Progress(f"verifying {file}")
     try:
         with file.open("rb") as opened:
             if (beginning := opened.read(len(_SQLITE))) != _SQLITE:

@@ -19,7 +19,7 @@ BROWSER_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[bool]:
+def open_via_redirect_file(url: str, directory: Path, *, wanted: bool) -> Iterator[bool]:
     """Open a browser through a file that only this user can read. Yields whether one is opened.
 
     All users of the machine can see the browser's arguments, and the address contains a token or a login's state.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def drive(
     if as_json:
         print_json(record)
     elif settled and record["status"] == "interrupted":
-        showing.echo(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+        terminal_output.echo(f"settled; it goes on with: {terminal_output.command(f'execution resume {ident}', named)}")
     else:
-        showing.outcome(record, ident, named)
+        terminal_output.outcome(record, ident, named)
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.http.listener_check import is_loopback
 
@@ -64,7 +64,7 @@ def warn_of_plain_http(listener: socket.socket, can: str, better: str) -> None:
         better: What to do instead: a sentence's end.
     """
     if not is_loopback(listener):
-        showing.echo_err(
+        terminal_output.echo_err(
             f"mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can {can}. "
             f"Better: {better}"
         )

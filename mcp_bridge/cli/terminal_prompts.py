@@ -15,7 +15,7 @@ import anyio.from_thread
 import anyio.to_thread
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class Terminal:
 
     async def ask(self, question: QuestionFields) -> bool | None:
         """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
-        text = escaping.escape_controls("\n".join(showing.question(question)))
+        text = escaping.escape_controls("\n".join(terminal_output.question(question)))
         async with self._turn:
             if len(text) > MAX_SHOWN_CHARS or text.count("\n") >= MAX_SHOWN_LINES:
-                showing.echo_err(f"mcp-bridge: {_TOO_LONG}")
+                terminal_output.echo_err(f"mcp-bridge: {_TOO_LONG}")
                 return None
             # Not abandoned on cancellation: the thread would read the answer to the next question.
             return await anyio.to_thread.run_sync(_ask, text)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, cast
 
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.proofs.tlog_proof import Proved
+    from mcp_bridge.ledger.proofs.tlog_proof import VerifiedProof
     from mcp_bridge.ledger.proofs.verified_log import VerifiedLog
     from mcp_bridge.ledger.publish.checkpoints_seen import TargetRecord
 
@@ -151,7 +151,7 @@ def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> l
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
 
 
-def proof_record(file: Path, proved: Proved, keys: Sequence[Verifier] | None) -> VerdictRecord:
+def proof_record(file: Path, proved: VerifiedProof, keys: Sequence[Verifier] | None) -> VerdictRecord:
     """The verdict on the proof of an entry; arguments as for `log_record`."""
     leaf = proved.leaf
     payload = proved.disclosed.payload
@@ -192,7 +192,7 @@ def verdict_lines(record: VerdictRecord) -> list[str]:
         entry = record["entry"]
         whole = (
             f"{record['file']}: entry {entry['sequence']} ({entry['kind']} of {entry['execution']}, "
-            f"{showing.moment(entry['time'])}) is in {record['origin']} of {record['size']} entries"
+            f"{terminal_output.moment(entry['time'])}) is in {record['origin']} of {record['size']} entries"
         )
     lines = [f"verified: {whole}" if record["authenticated"] else f"agrees with itself: {whole}"]
     if not record["authenticated"]:
@@ -209,7 +209,7 @@ def _loss_lines(record: VerdictRecord) -> list[str]:
     """Lines about recorded entries that the log itself says were lost."""
     lines = []
     for row in record.get("losses", ()):
-        when = showing.moment(row["time"])
+        when = terminal_output.moment(row["time"])
         if row["restored"]:
             loss = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
         elif row["restored"] is None:
@@ -267,4 +267,4 @@ def _elsewhere_lines(record: VerdictRecord) -> list[str]:
 def _cosigned_line(row: WitnessRecord, size: int) -> str:
     whose = row["key"].partition("+")[0]
     what = f"all {size} entries" if row["size"] == size else f"the first {row['size']} of {size} entries"
-    return f"cosigned by {whose}: {what}, {showing.moment(row['time'])}"
+    return f"cosigned by {whose}: {what}, {terminal_output.moment(row['time'])}"

@@ -29,7 +29,7 @@ class Client:
         notify: Called with a sentence about what takes time before the start.
         progress: Called with what the script reports.
         live: Gets what the script prints while it runs.
-        news: Called with what servers say while they work on its calls: their progress, and what they log.
+        on_server_message: Called with what servers say while they work on its calls: their progress, and what they log.
     """
 
     starter: Starter = "agent"
@@ -39,4 +39,4 @@ class Client:
     notify: Callable[[str], None] | None = None
     progress: Progress | None = None
     live: LiveOutput | None = None
-    news: Callable[[str], None] | None = None
+    on_server_message: Callable[[str], None] | None = None

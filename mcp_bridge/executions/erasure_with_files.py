@@ -11,7 +11,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.ledger.erasure import execution_erasure, retention
-from mcp_bridge.ledger.erasure.clock_jumps import is_clock_doubted
+from mcp_bridge.ledger.erasure.clock_jump_guard import is_clock_doubted
 from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.executions.waits.wake_times import last_looked
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
-from mcp_bridge.ledger.storage.execution_store import NO_TEXTS, StoredExecution
+from mcp_bridge.ledger.storage.execution_store import NO_KEY_NAMES, StoredExecution
 from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.execution_store import KeyTexts, ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import GeneratedKeyNames, ProgramStore
     from mcp_bridge.policy.secrets.known_values import Scalar
 
 
-class RunWaitsError(BridgeError):
+class SuspendedRunExistsError(BridgeError):
     """A run of the same code waits, or has a result that nobody was given, so no other was stored. `not_recorded`."""
 
     def __init__(self) -> None:
@@ -125,7 +125,11 @@ class Lifecycle:
         return added
 
     async def begin(
-        self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry, unless: KeyTexts = NO_TEXTS
+        self,
+        execution: StoredExecution,
+        values: Mapping[str, Scalar],
+        entry: Entry,
+        unless: GeneratedKeyNames = NO_KEY_NAMES,
     ) -> Callable[[], Awaitable[None]]:
         """As `start`, for an execution without a key, without waiting until it is stored.
 
@@ -137,7 +141,7 @@ class Lifecycle:
 
         Returns:
             Waits until it is stored, and durable. Nothing that the execution asks for, tells or gives is taken before.
-            Raises BridgeError `not_recorded` if it can't be stored; `RunWaitsError` if it isn't because of `unless`.
+            Raises BridgeError `not_recorded` if it can't be stored, `SuspendedRunExistsError` if `unless` forbids it.
         """
         self._active[execution.id] = anyio.Event()
         try:
@@ -154,7 +158,7 @@ class Lifecycle:
                     # Whatever has that id isn't ours to leave.
                     self._release(execution.id)
                     if unless.texts:
-                        raise RunWaitsError
+                        raise SuspendedRunExistsError
                     raise BridgeError("not_recorded", f"There is an execution {execution.id} already.")
 
         return recorded

@@ -137,11 +137,11 @@ class CellFields(TypedDict):
     interrupted: NotRequired[bool]
 
 
-GIVEN_BEFORE = (
+PREVIOUS_RESULT_NOTICE = (
     "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
     "use another key to run the code anew"
 )
-"""The notice for a record that is `given_before`, as a format with the execution's id."""
+"""The notice for a record that is `is_previous_result`, as a format with the execution's id."""
 
 
 @dataclass(slots=True)
@@ -167,8 +167,8 @@ class ExecutionRecord:
         dry_run: Whether it was run dry. A session has no such cell: it was run in a copy.
         planned: Of a dry run: the calls that it has listed, and not made, as rows.
         session: Of a session's cell: its place; else None.
-        given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
-            JSON, which is the same for every request with the key.
+        is_previous_result: Whether its idempotency key was used before, and nothing was run for this record. No part of
+            the JSON, which is the same for every request with the key.
     """
 
     execution: str
@@ -190,7 +190,7 @@ class ExecutionRecord:
     dry_run: bool = False
     planned: list[PlannedRow] = field(default_factory=list)
     session: CellFields | None = None
-    given_before: bool = False
+    is_previous_result: bool = False
 
     def to_json(self) -> dict[str, Any]:
         r"""As a JSON object; output that is no UTF-8 shows its bytes as `\xNN`. Empty fields are left out."""

@@ -16,7 +16,7 @@ RESUMABLE = frozenset({"suspended", "interrupted"})
 
 UNFINISHED = RESUMABLE | {"running"}
 
-OWN_END = frozenset({"success", "error", "exit"})
+ENDED_BY_ITSELF = frozenset({"success", "error", "exit"})
 """Statuses of a script that has ended by itself."""
 
 
@@ -55,7 +55,7 @@ def refuse_erased(stored: StoredExecution) -> None:
         )
 
 
-ASKED_THERE = (
+RUNNING_APPROVAL_HINT = (
     "A question that its client shows is answered there; without an answer after ten minutes, "
     "`mcp-bridge approvals list` has it."
 )
@@ -83,7 +83,7 @@ def require_resumable(stored: StoredExecution) -> str:
     status = effective_status(stored)
     if status == "running":
         raise not_suspended(
-            stored.id, status, f"Somebody drives it: end it there, or wait until it ends. {ASKED_THERE}"
+            stored.id, status, f"Somebody drives it: end it there, or wait until it ends. {RUNNING_APPROVAL_HINT}"
         )
     if status not in RESUMABLE:
         raise not_suspended(stored.id, status)

@@ -20,7 +20,7 @@ import anyio
 
 from mcp_bridge.downstream.catalog.bound_tool import Listener, ToolResult
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.gate.call_news import CallNews
+from mcp_bridge.gate.call_notifications import CallNotifications
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
 from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import Admission, projected
@@ -65,7 +65,7 @@ class Gate:
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
         allowance: What may be recorded of it all; None for any.
-        news: Told what servers say while they work on a call; None if nobody wants it.
+        on_server_message: Told what servers say while they work on a call; None if nobody wants it.
         narrowed: Whether its servers were chosen by whoever runs it, and aren't simply all that there are.
         is_dry: Whether it is of a dry run: calls that don't only read are listed, and not made.
 
@@ -89,7 +89,7 @@ class Gate:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         allowance: Allowance | None = None,
-        news: Callable[[str], None] | None = None,
+        on_server_message: Callable[[str], None] | None = None,
         *,
         narrowed: bool = False,
         is_dry: bool = False,
@@ -111,7 +111,7 @@ class Gate:
         self._model: ModelSteps | None = None
         self._sampler = sampler
         self._principal = principal
-        self._news = news
+        self._on_server_message = on_server_message
 
     @property
     def approved(self) -> ApprovedCalls | None:
@@ -156,7 +156,7 @@ class Gate:
                 size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 # What has been done is undone, though a limit is reached: by one call for each that was counted.
-                reservation = await self._budget.reserve_as_kept(reserved, regardless=undoing == 1)
+                reservation = await self._budget.reserve_persistent(reserved, regardless=undoing == 1)
             except BaseException as exc:
                 self._admission.give_up(admitted)
                 measurements.call_refused(tool.info.server, tool.info.name, exc)
@@ -187,7 +187,7 @@ class Gate:
                     given = await self._size(result.value)
                     if share is not None and given:
                         share.add(Amounts(bytes=given))
-                    await reservation.settle_as_kept(Amounts(calls=1, bytes=size + given) if given else reserved)
+                    await reservation.settle_persistent(Amounts(calls=1, bytes=size + given) if given else reserved)
                 except BridgeError as exc:
                     raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
             return result
@@ -302,11 +302,13 @@ class Gate:
     @contextmanager
     def _listening(self, tool: BoundTool, projector: Projector) -> Iterator[Listener]:
         """Pass on what a server says while a call is made."""
-        if self._news is None:
+        if self._on_server_message is None:
             yield Listener(self._principal)
             return
-        with CallNews(f"{tool.info.server}.{tool.info.name}", projector, self._news) as news:
-            yield Listener(self._principal, news.tell)
+        with CallNotifications(
+            f"{tool.info.server}.{tool.info.name}", projector, self._on_server_message
+        ) as on_server_message:
+            yield Listener(self._principal, on_server_message.tell)
 
 
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:

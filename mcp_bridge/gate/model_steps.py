@@ -71,7 +71,7 @@ class ModelSteps:
         shown = [Message(each.role, as_text(await off_loop(each.text, project, each.text))) for each in messages]
         size = sum(len(message.text.encode()) for message in shown)
         limit = min((count for count in (max_tokens, self._most) if count is not None), default=None)
-        with await self._budget.reserve_as_kept(Amounts(model_tokens=size + (limit or 0))) as reservation:
+        with await self._budget.reserve_persistent(Amounts(model_tokens=size + (limit or 0))) as reservation:
             await reservation.confirm()
             try:
                 with model_span(self._provider, self._name) as answered:
@@ -80,9 +80,9 @@ class ModelSteps:
                     )
                     answered.usage = completion.usage
             except ModelError as exc:
-                await reservation.settle_as_kept(amounts(exc.usage))
+                await reservation.settle_persistent(amounts(exc.usage))
                 raise
-            await reservation.settle_as_kept(amounts(completion.usage))
+            await reservation.settle_persistent(amounts(completion.usage))
         text = await off_loop(completion.text, self._projector.output, completion.text)
         return Completion(as_text(text), completion.usage, completion.truncated)
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
-RESULT_OF = "<result of call "
+RESULT_PLACEHOLDER = "<result of call "
 """Begins the text that stands for the result of a listed call, in the arguments of another one."""
 
-UNPLANNED = "It isn't one of the calls that were approved as a whole, after a dry run of the script."
-RELISTED = "It was approved as a whole with others, but its server lists the tool otherwise since."
+NOT_IN_PLAN = "It isn't one of the calls that were approved as a whole, after a dry run of the script."
+TOOL_CHANGED_SINCE_APPROVAL = "It was approved as a whole with others, but its server lists the tool otherwise since."
 
 
 class PlannedCallError(BridgeError):
@@ -97,7 +97,7 @@ class ApprovedCalls:
     def why_not(self, call: ApprovedCall) -> str:
         """Why a person is asked about a call."""
         is_relisted = any((one.tool, one.arguments) == (call.tool, call.arguments) for one in self.left)
-        return RELISTED if is_relisted else UNPLANNED
+        return TOOL_CHANGED_SINCE_APPROVAL if is_relisted else NOT_IN_PLAN
 
 
 def _as_json(value: Any) -> str:
@@ -124,4 +124,4 @@ def listing_hash(tool: BoundTool) -> str:
 
 def depends_on_results(arguments: Any) -> bool:
     """Whether the result of a listed call is among the arguments of another one."""
-    return RESULT_OF in json.dumps(arguments)
+    return RESULT_PLACEHOLDER in json.dumps(arguments)

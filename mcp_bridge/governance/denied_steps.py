@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import Origin, ProgramRef
 
-MAX_TOLD = 20
+MAX_LISTED = 20
 """Steps that are named one by one."""
 
 
@@ -75,10 +75,10 @@ def denied_steps(
     return denied
 
 
-def told_denied(program: Program, denied: list[DeniedStep]) -> str:
+def denied_steps_message(program: Program, denied: list[DeniedStep]) -> str:
     """In a sentence, for whoever starts it."""
-    named = "; ".join(f"{row.step} ({row.tool})" for row in denied[:MAX_TOLD])
-    more = f"; … ({len(denied)} in all)" if len(denied) > MAX_TOLD else ""
+    named = "; ".join(f"{row.step} ({row.tool})" for row in denied[:MAX_LISTED])
+    more = f"; … ({len(denied)} in all)" if len(denied) > MAX_LISTED else ""
     whose = f"of the program {program.name!r:.100}"
     return f"the policy denies these steps {whose}, whatever their arguments: {named}{more}"
 

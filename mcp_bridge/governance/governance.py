@@ -21,7 +21,7 @@ from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolGlob
-from mcp_bridge.policy.rules.policy_settings import NOWHERE, Policy, Source, read
+from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, Policy, Source, read
 from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
@@ -182,7 +182,8 @@ def written_policies(
     found: list[WrittenPolicy] = []
     programs: Mapping[str, Program] = {}
     sources = [
-        Source(str(layer.file), functools.partial(line_of, layer.file)) if layer.file else NOWHERE for layer in layers
+        Source(str(layer.file), functools.partial(line_of, layer.file)) if layer.file else UNKNOWN_SOURCE
+        for layer in layers
     ]
     policies = [read(layer.tables.get("policy", {}), source) for layer, source in zip(layers, sources, strict=True)]
     for layer, source, written in zip(layers, sources, policies, strict=True):

@@ -13,7 +13,7 @@ from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
-from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, mentions
+from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, find_references
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -42,7 +42,7 @@ def access_with(vault: Vault | None, logins: LoginStore | None) -> RemoteAccess:
             return text
         secrets = vault.load() if vault is not None else None
         resolved, end = [], 0
-        for mention in mentions(text, secrets.ids if secrets is not None else ()):
+        for mention in find_references(text, secrets.ids if secrets is not None else ()):
             if mention.secret is None:
                 continue
             resolved += [text[end : mention.start], _reveal(secrets, mention.secret, spec)]

@@ -82,9 +82,9 @@ class ExecutionEnvironment:
     def names(self) -> dict[str, Any]:
         """The names that need no import."""
         names: dict[str, Any] = {
-            "display": runtime.awaited_or_not(self.shower.display),
+            "display": runtime.optionally_awaitable(self.shower.display),
             "artifact": self.shower.artifact,
-            "progress": runtime.awaited_or_not(self.shower.progress),
+            "progress": runtime.optionally_awaitable(self.shower.progress),
         }
         for name, value in names.items():
             setattr(sys.modules["mcp"], name, value)
@@ -133,7 +133,7 @@ class ExecutionEnvironment:
             os._exit(0)
 
     def _show(self, value: Any) -> str | None:
-        return self.shower.show(None if isinstance(value, runtime.Nothing) else value)
+        return self.shower.show(None if isinstance(value, runtime.AwaitableNone) else value)
 
     def _advise(self, exc: BaseException) -> None:
         if not self.start.advises:
@@ -143,7 +143,7 @@ class ExecutionEnvironment:
 
         start = self.start
         kept = [name for name in sys.modules["__main__"].__dict__ if isinstance(name, str)] if start.cell else None
-        world = script_environment.World(
+        environment = script_environment.ScriptEnvironment(
             start.code.removeprefix(runner.BYTE_ORDER_MARK),
             start.servers,
             self._modules.known_tools,
@@ -151,7 +151,7 @@ class ExecutionEnvironment:
             kept,
             runs_both=start.runs_both,
         )
-        advice.add_to(exc, world)
+        advice.add_to(exc, environment)
 
     def finish(self, outcome: runner.Outcome, interrupted_at: Callable[[], float | None] = lambda: None) -> None:
         """Send an outcome; return when the host has acknowledged it.

@@ -129,8 +129,8 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     channel.replays = start.replays
     source = runner.Source(start.code)
     call_ids.begin()
-    world = ExecutionEnvironment(channel, capture, start, {"linecache": source.register_in_linecache})
-    world.finish(runner.run(source, world.names(), world.hooks()))
+    environment = ExecutionEnvironment(channel, capture, start, {"linecache": source.register_in_linecache})
+    environment.finish(runner.run(source, environment.names(), environment.hooks()))
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

@@ -217,7 +217,7 @@ class Driver:
 
     def record(self, told: dict[str, Any]) -> dict[str, Any]:
         """The record, from the host's answer and this machine's state: together they may exceed a message's limit."""
-        return {**told, "output": self._machine.output, "steps": state.told_rows(self._machine)}
+        return {**told, "output": self._machine.output, "steps": state.trace_rows_with_reasons(self._machine)}
 
 
 def _planned(number: int) -> Any:

@@ -12,7 +12,7 @@ from mcp_bridge.wire.annotations import Any, Iterator
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
-OF_ANOTHER_LISTING = frozenset({"bad_arguments", "tool_changed", "unknown_tool"})
+STALE_LISTING_CODES = frozenset({"bad_arguments", "tool_changed", "unknown_tool"})
 """Codes of calls that were refused, perhaps because the server lists its tools otherwise by now."""
 
 
@@ -63,7 +63,7 @@ class Calls:
 
     def _error(self, request: ToolCall, exc: RequestError | LocalMessageError) -> ToolError:
         error = tool_error(request, exc)
-        if error.code in OF_ANOTHER_LISTING:
+        if error.code in STALE_LISTING_CODES:
             for tools in self.listings:
                 tools.forget_if_of(request.server)
         return error

@@ -176,9 +176,9 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     # As at the interpreter's exit, threads continue after an exception too.
     ended = guarded(_end_threads)
     guarded(hooks.ended)
-    if outcome == WELL:
-        outcome = ended if ended != WELL else guarded(hooks.before_end)
-    if outcome == WELL:
+    if outcome == SUCCESS:
+        outcome = ended if ended != SUCCESS else guarded(hooks.before_end)
+    if outcome == SUCCESS:
         outcome = shown(hooks, module.__dict__.pop(VALUE_NAME, None))
     else:
         # Open figures are shown of a failure, too: functions at exit close them.
@@ -187,7 +187,7 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     return outcome
 
 
-WELL = Outcome(0)
+SUCCESS = Outcome(0)
 
 
 def guarded(action: Callable[[], str | None], advise: Callable[[BaseException], None] | None = None) -> Outcome:

@@ -69,7 +69,7 @@ class Text(str):
         return self
 
 
-class Nothing:
+class AwaitableNone:
     """The result of a function that returns nothing. Awaiting it is optional."""
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -79,7 +79,7 @@ class Nothing:
         return False
 
     def __eq__(self, other: object) -> bool:
-        return other is None or isinstance(other, Nothing)
+        return other is None or isinstance(other, AwaitableNone)
 
     def __hash__(self) -> int:
         return hash(None)
@@ -88,12 +88,12 @@ class Nothing:
         return "None"
 
 
-def awaited_or_not(function: Callable[..., None]) -> Callable[..., Nothing]:
+def optionally_awaitable(function: Callable[..., None]) -> Callable[..., AwaitableNone]:
     """Wrap a function that returns nothing so that awaiting its result is optional."""
 
-    def call(*args: Any, **kwargs: Any) -> Nothing:
+    def call(*args: Any, **kwargs: Any) -> AwaitableNone:
         function(*args, **kwargs)
-        return Nothing()
+        return AwaitableNone()
 
     call.__name__ = call.__qualname__ = function.__name__
     call.__doc__, call.__module__ = function.__doc__, "mcp"

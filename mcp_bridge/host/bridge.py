@@ -34,7 +34,7 @@ from mcp_bridge.executions.erasure_for_room import make_room
 from mcp_bridge.executions.erasure_with_files import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles
-from mcp_bridge.executions.scripts.script_to_run import Job
+from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.log_masking import masked_logs
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
@@ -45,13 +45,13 @@ from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced, require_descriptors, require_own_image
-from mcp_bridge.host.loop_watch import LoopWatch, watched
+from mcp_bridge.host.loop_watch import LoopStallMonitor, watched
 from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
-from mcp_bridge.inputs.config import handed_in
+from mcp_bridge.inputs.config import inputs_for
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -146,7 +146,7 @@ class Shared:
         tasks: TaskGroup,
         database: Database,
         governance: Governance,
-        loop_watch: LoopWatch | None = None,
+        loop_watch: LoopStallMonitor | None = None,
         usages: Usages | None = None,
     ) -> None:
         self.settings = settings
@@ -161,7 +161,7 @@ class Shared:
         self.install = settings.install
         """What of the configuration's `[install]` there is now."""
         self.has_current_configuration = True
-        self.loop_watch = loop_watch or LoopWatch()
+        self.loop_watch = loop_watch or LoopStallMonitor()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
         self.files = Files(settings.state_dir, settings.ledger.max_files_size)
@@ -376,10 +376,10 @@ class Bridge:
     @property
     def _inputs(self) -> dict[str, InputSource]:
         """The inputs that both the principal of the start and that of now may read."""
-        return handed_in(self._shared.inputs, fewer(self._own.files, self.principal.files))
+        return inputs_for(self._shared.inputs, fewer(self._own.files, self.principal.files))
 
     @property
-    def loop_watch(self) -> LoopWatch:
+    def loop_watch(self) -> LoopStallMonitor:
         """What has held up this bridge's event loop."""
         return self._shared.loop_watch
 
@@ -489,7 +489,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         live: LiveOutput | None = None,
-        news: Callable[[str], None] | None = None,
+        on_server_message: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
         dry_run: bool = False,
@@ -513,7 +513,7 @@ class Bridge:
             asker: Asks a person; without one, what needs approval is suspended.
             sampler: Asks the client's model.
             live: Tells what the script prints while it runs.
-            news: Told what servers say while they work on its calls: their progress, and what they log.
+            on_server_message: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
             dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
@@ -530,7 +530,9 @@ class Bridge:
                 `Installer.fetch`. Too many: `busy`. No working sandbox: as `Sandboxes.prepare` and
                 `SandboxProcess.wait`. Of a session: as `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
-        client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
+        client = Client(
+            starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, on_server_message
+        )
         names = None if files is None else list(dict.fromkeys(files))
         self._require_language(language)
         if language != "python":
@@ -623,7 +625,7 @@ class Bridge:
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
-        from mcp_bridge.executions.sessions.places import SessionMovedError
+        from mcp_bridge.executions.sessions.cell_placement import SessionMovedError
 
         live = self._shared.live_sessions
         # A dry run takes nothing, so it wouldn't find that another bridge has gone on with the session.
@@ -631,8 +633,8 @@ class Bridge:
         moves = 0
         try:
             while True:
-                cell, head, blocked, none_waits = turn or await self._turn(job, name, fork)
-                begun = replace(job, cell=cell, head=head, blocked=blocked, none_waits=none_waits)
+                cell, head, blocked, has_no_suspended_cell = turn or await self._turn(job, name, fork)
+                begun = replace(job, cell=cell, head=head, blocked=blocked, has_no_suspended_cell=has_no_suspended_cell)
                 try:
                     record = await self.scripts.run(begun, key)
                 except SessionMovedError:
@@ -677,7 +679,7 @@ class Bridge:
         # What was done has an answer, whatever becomes of these.
         with suppress(BridgeError):
             for execution in list(waiting):
-                if await self.scripts.withdraw_plan_if_left_behind(execution):
+                if await self.scripts.cancel_stale_plan(execution):
                     waiting.discard(execution)
         if name in plans and not waiting:
             del plans[name]
@@ -777,7 +779,7 @@ class Bridge:
             client.asker,
             client.sampler,
             allowance,
-            client.news,
+            client.on_server_message,
             narrowed=servers is not None,
             is_dry=dry_run,
         )
@@ -847,7 +849,7 @@ class Bridge:
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
                 )
-                if record.status in {"success", "error", "exit"} and script.course.divergence is None:
+                if record.status in {"success", "error", "exit"} and script.divergence_detector.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
                     self.sandboxes.removals.leave(process, acknowledgement)
                 else:
@@ -890,7 +892,7 @@ class Bridge:
             script,
             self,
             None if job.cell is None else job.cell.session,
-            _handed_in(inputs) if inputs else None,
+            _as_inputs(inputs) if inputs else None,
             self._running_installs(job),
         )
         client = job.client
@@ -1225,7 +1227,7 @@ async def _import_installer() -> None:
         await on_thread(importlib.import_module, f"mcp_bridge.{name}")
 
 
-def _handed_in(sources: Mapping[str, InputSource]) -> ExecutionInputs:
+def _as_inputs(sources: Mapping[str, InputSource]) -> ExecutionInputs:
     from mcp_bridge.executions.inputs.execution_inputs import ExecutionInputs
 
     return ExecutionInputs(sources)

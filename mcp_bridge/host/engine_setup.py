@@ -177,7 +177,7 @@ async def prepare_with(
         request,
         progress=notify,
         state_dir=settings.state_dir,
-        lay_over=functools.partial(installer.lay_over, packages, notify=notify),
+        overlay_packages=functools.partial(installer.overlay_packages, packages, notify=notify),
     )
     installer.cache.image_used(packages.digest)
     removed = await make_room(store, prepared.engine, installer.cache, settings.install.cache_size, image)

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 HELD_SECONDS = 0.1
 """A turn of the loop that takes longer is a hold."""
 
-GRAVE_SECONDS = 0.5
+FIRST_WARNING_SECONDS = 0.5
 """One of so much processor time is warned of the first time, and a shorter one when its cause comes again."""
 
 LOG_AGAIN_SECONDS = 60.0
@@ -67,7 +67,7 @@ _UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LoopStall:
     """One turn of the loop that took too long.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Alarm:
             self._timer = -1
 
 
-class LoopWatch:
+class LoopStallMonitor:
     """Counts what holds one event loop.
 
     Attributes:
@@ -143,7 +143,7 @@ class LoopWatch:
         self.longest = 0.0
         self.busiest = 0.0
         self.causes: dict[str, int] = {}
-        self.latest: deque[Hold] = deque(maxlen=KEPT_HOLDS)
+        self.latest: deque[LoopStall] = deque(maxlen=KEPT_HOLDS)
         self._held = held_seconds
         self._clock = clock
         self._logged: dict[tuple[str, int], float] = {}
@@ -184,9 +184,9 @@ class LoopWatch:
             return
         took = self._clock() - began
         if took > self._held:
-            self._note(Hold(took, time.thread_time() - self._began_busy, self._seen or _UNSEEN))
+            self._note(LoopStall(took, time.thread_time() - self._began_busy, self._seen or _UNSEEN))
 
-    def _note(self, hold: Hold) -> None:
+    def _note(self, hold: LoopStall) -> None:
         self.count += 1
         self.longest = max(self.longest, hold.seconds)
         self.busiest = max(self.busiest, hold.busy_seconds)
@@ -195,7 +195,9 @@ class LoopWatch:
         self.causes[cause] = self.causes.get(cause, 0) + 1
         now = self._clock()
         # What is done once in a process (an import), or on a machine that has no processor left, is nobody's attack.
-        is_grave = hold.busy_seconds > self._held and (self.causes[cause] > 1 or hold.busy_seconds > GRAVE_SECONDS)
+        is_grave = hold.busy_seconds > self._held and (
+            self.causes[cause] > 1 or hold.busy_seconds > FIRST_WARNING_SECONDS
+        )
         level = logging.WARNING if is_grave else logging.INFO
         # Of less processor time than makes a hold, a longer one says nothing of its cause.
         is_longest = hold.busy_seconds > max(self._held, _LONGER * self._longest.get(cause, 0.0))
@@ -265,9 +267,9 @@ def _names(frame: FrameType | None) -> str:
 
 
 @contextmanager
-def watched(watch: LoopWatch | None = None) -> Iterator[LoopWatch]:
+def watched(watch: LoopStallMonitor | None = None) -> Iterator[LoopStallMonitor]:
     """Watch the running event loop; a loop that isn't asyncio's own is not watched, and counts nothing."""
-    watch = watch or LoopWatch()
+    watch = watch or LoopStallMonitor()
     try:
         selector: Any = getattr(asyncio.get_running_loop(), "_selector", None)
     except RuntimeError:

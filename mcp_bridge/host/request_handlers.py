@@ -225,7 +225,7 @@ class Requests:
 
     async def divergence(self) -> BridgeError:
         """Wait until the script goes another way than it had; what it is told of that."""
-        return await self._script.course.diverged()
+        return await self._script.divergence_detector.diverged()
 
     async def _answer(self, request: Any, context: RequestContext) -> Any:
         _check_names(request)
@@ -324,7 +324,7 @@ class Requests:
             # It is given what it was given, or nothing.
             changed = await inputs.changed(request.name, answer, request.call or "")
             if changed is not None:
-                await self._script.course.leave(changed)
+                await self._script.divergence_detector.leave(changed)
         return answer
 
     async def _installs(self) -> RunningInstalls:
@@ -511,7 +511,7 @@ class Requests:
         try:
             tools = await self._catalog.tools(name)
         except BridgeError as exc:
-            self._script.course.unlisted[name] = exc.message
+            self._script.divergence_detector.unlisted[name] = exc.message
             raise
         mark: int | None = self._catalog.mark(name)
         rows = await _rendered(describe.proxy_row, tools)
@@ -519,7 +519,7 @@ class Requests:
             # It is run again, perhaps: what it has called it can call, as it did.
             repeatable, differs = await self._repeatable_rows(name, tools, rows)
             if differs:
-                self._script.course.changed_servers.add(name)
+                self._script.divergence_detector.changed_servers.add(name)
                 # Nothing that a cell after it has: it gets the tools as they are.
                 rows, mark = repeatable, None
         return {"server": name, "alias": self._allowed[name], "tools": rows, "mark": mark}
@@ -546,7 +546,7 @@ class Requests:
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(0, min(request.limit, MAX_SEARCH_HITS))
         found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
-        lines = await _rendered(describe.hit_line, [hit.tool for hit in found.hits])
+        lines = await _rendered(describe.search_result_line, [hit.tool for hit in found.hits])
         matches = [
             {
                 "server": hit.tool.server,

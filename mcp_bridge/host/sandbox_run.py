@@ -48,7 +48,7 @@ SILENCE_SECONDS = 60.0
 CLOCK_STEP_SECONDS = 0.05
 """How late a time-out may be noticed when the script's clock stood still in between."""
 
-LAST_WORDS_SECONDS = 5.0
+EXIT_AFTER_CLOSE_SECONDS = 5.0
 """How long a container whose channel has closed may take to end by itself before it is killed."""
 
 WIND_DOWN_SECONDS = 2.5
@@ -59,7 +59,7 @@ INTERRUPTIONS = 8
 INTERRUPTION_SECONDS = 0.5
 """How often a cell is interrupted, and the time that it has for what it does then, before its session is given up."""
 
-LATE_WORDS_SECONDS = 0.5
+LATE_REPORT_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
 
 MAX_REPORT_BYTES = 1 << 20
@@ -451,7 +451,7 @@ class SandboxRun:
 
     async def _watch_hold(self) -> None:
         """End a script that waits for what nobody can give it now, once it has come to rest."""
-        await self._activity.until_at_rest()
+        await self._activity.wait_until_idle()
         self._end("suspended", "still_waiting", "The script waits.")
 
     async def _watch_divergence(self) -> None:
@@ -469,28 +469,28 @@ class SandboxRun:
         if self._silence is not None:
             return True
         try:
-            self._exit_status = await self._last_words()
+            self._exit_status = await self._engine_exit()
             self._require_start(self._exit_status)
         except BridgeError as exc:
             self._never_ran = exc
             return False
-        self._lost = self._what_ended_it(self._exit_status)
+        self._lost = self._external_cause(self._exit_status)
         return self._lost is not None
 
-    async def _last_words(self) -> ExitStatus | None:
+    async def _engine_exit(self) -> ExitStatus | None:
         """What the engine says of its end, when process 1 has said all; None if it goes on.
 
         Raises:
             BridgeError: The engine never ran the container.
         """
         status = None
-        with anyio.move_on_after(LAST_WORDS_SECONDS):
+        with anyio.move_on_after(EXIT_AFTER_CLOSE_SECONDS):
             status = await self._process.wait()
-            with anyio.move_on_after(LAST_WORDS_SECONDS if status.code is not None else LATE_WORDS_SECONDS):
+            with anyio.move_on_after(EXIT_AFTER_CLOSE_SECONDS if status.code is not None else LATE_REPORT_SECONDS):
                 await self._reported.wait()
         return status
 
-    def _what_ended_it(self, ended: ExitStatus | None) -> str | None:
+    def _external_cause(self, ended: ExitStatus | None) -> str | None:
         """What, other than the script, has ended the sandbox; None if the script did, or may have."""
         said = self._exited
         if said is not None:
@@ -504,7 +504,7 @@ class SandboxRun:
         if self._was_out_of_memory(ended):
             return None
         if ended.code is None:
-            return f"it {ended.lost or _SEVERED}"
+            return f"it {ended.lost or _ENGINE_CLIENT_LOST}"
         if ended.code > 128:  # noqa: PLR2004
             return f"its first process was ended by {_signal_name(ended.code - 128)}, and by whom isn't known"
         if ended.code in _LOST_BY_ENGINE:
@@ -519,7 +519,7 @@ class SandboxRun:
         """Tell an OCI runtime that broke down inside the container from a script that left without a word."""
         if self._ready.is_set() or self._exited or ended is None or ended.oom_killed or ended.code in _SPOKEN_BY_STATUS:
             return
-        how = f"ended with status {ended.code}" if ended.code is not None else ended.lost or _SEVERED
+        how = f"ended with status {ended.code}" if ended.code is not None else ended.lost or _ENGINE_CLIENT_LOST
         raise BridgeError(
             "sandbox_start_failed",
             f"The sandbox {how} before the script began.",
@@ -619,7 +619,7 @@ def _files_lost(count: int, *, is_cell: bool) -> str:
 
 _SPOKEN_BY_STATUS = {*_SAID, sandbox_exits.OLD_PYTHON}
 
-_SEVERED = "was lost by its engine (its client was killed, or its monitor)"
+_ENGINE_CLIENT_LOST = "was lost by its engine (its client was killed, or its monitor)"
 
 _LOST_BY_ENGINE = frozenset({125, 126, 127})
 """How an engine's client ends that has failed itself."""

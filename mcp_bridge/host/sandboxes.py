@@ -80,7 +80,7 @@ INTERPRETER = {
 """Variables for the interpreter, which is given a hash seed, and so can't ignore variables. The loader removes them."""
 
 
-class Ran(NamedTuple):
+class FinishedRun(NamedTuple):
     """A script that has run: its container, the frame upon which that leaves, what answered it, and its record."""
 
     process: SandboxProcess
@@ -269,7 +269,7 @@ class Sandboxes:
         make_run: MakeRun,
         hash_seed: int | None = None,
         packages: PackageSet | None = None,
-    ) -> Ran:
+    ) -> FinishedRun:
         """Run a script in a container from the pool, or in one that is started for it.
 
         Args:
@@ -301,7 +301,7 @@ class Sandboxes:
         make_run: MakeRun,
         hash_seed: int | None,
         packages: PackageSet | None,
-    ) -> Ran:
+    ) -> FinishedRun:
         """As `run`, with a pool."""
         for _ in range(MAX_HANDOVERS):
             warm = None if pool is None else await pool.take(hash_seed)
@@ -321,7 +321,7 @@ class Sandboxes:
                 raise
             else:
                 if run.has_begun:
-                    return Ran(process, run.acknowledgement, requests, record)
+                    return FinishedRun(process, run.acknowledgement, requests, record)
             finally:
                 await requests.close()
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
@@ -346,7 +346,7 @@ class Sandboxes:
         make_run: MakeRun,
         hash_seed: int | None,
         prepared: Prepared,
-    ) -> Ran:
+    ) -> FinishedRun:
         """Run a script in a container that is started for it. As `run`."""
         with tracing.span("start sandbox"):
             process = await prepared.engine.start(self.spec(execution, prepared, hash_seed))
@@ -354,7 +354,7 @@ class Sandboxes:
         try:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
                 record = await run.run()
-                return Ran(process, run.acknowledgement, requests, record)
+                return FinishedRun(process, run.acknowledgement, requests, record)
         except BaseException:
             await process.aclose()
             raise

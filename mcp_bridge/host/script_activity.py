@@ -32,7 +32,7 @@ OWN_TIMER_SECONDS = 60.0
 """A script that waits keeps its sandbox if a timer of its own ends this soon."""
 
 
-class _Look(NamedTuple):
+class _ActivitySample(NamedTuple):
     """What a script does while it waits.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Look(NamedTuple):
     processor: float
     timer: float | None
 
-    def is_busy_since(self, before: _Look) -> bool:
+    def is_busy_since(self, before: _ActivitySample) -> bool:
         """Whether it has computed since an earlier look, or soon goes on by itself."""
         used = self.processor - before.processor
         is_computing = used > max(TICKS_SECONDS, BUSY_SHARE * (self.at - before.at))
@@ -74,9 +74,9 @@ class ScriptActivity:
             self._report = report
             self._told.set()
 
-    async def until_at_rest(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when the script waits for what nobody can give it now, and has come to rest."""
-        looked: _Look | None = None
+        looked: _ActivitySample | None = None
         while True:
             await self._requests.on_hold()
             if (left := QUIET_SECONDS - self._channel.quiet_seconds) > 0:
@@ -92,7 +92,7 @@ class ScriptActivity:
                     continue
             return
 
-    async def _look(self) -> _Look | None:
+    async def _look(self) -> _ActivitySample | None:
         """Ask the guest what the script does while it waits; None if it can't answer, because it computes."""
         self._asked += 1
         self._told = anyio.Event()
@@ -100,5 +100,5 @@ class ScriptActivity:
         with anyio.move_on_after(LOOK_SECONDS):
             await self._told.wait()
             assert self._report is not None  # noqa: S101 - it is told
-            return _Look(time.monotonic(), self._report.processor, self._report.timer)
+            return _ActivitySample(time.monotonic(), self._report.processor, self._report.timer)
         return None

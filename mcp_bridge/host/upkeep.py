@@ -12,7 +12,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_for_room import keep_room
 from mcp_bridge.executions.erasure_with_files import sweep, tidy
-from mcp_bridge.ledger.erasure.clock_jumps import JUMP_SECONDS, is_clock_doubted
+from mcp_bridge.ledger.erasure.clock_jump_guard import JUMP_SECONDS, is_clock_doubted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -64,7 +64,7 @@ MAX_FAILURES = 6
 REPORT_SECONDS = 1.0
 """Pause between two reports of a changing pool."""
 
-LAST_WORDS_SECONDS = 2.0
+EXIT_AFTER_CLOSE_SECONDS = 2.0
 """How long to wait for the engine's report on a container whose channel has closed."""
 
 MAX_AGES = 1000
@@ -471,7 +471,7 @@ class WarmPool:
                 return "its process or its monitor has ended"
             waiting.is_retired = waiting.ready_at is not None and not waiting.is_checked_out
             return "it was not ready in time"
-        with anyio.move_on_after(LAST_WORDS_SECONDS):
+        with anyio.move_on_after(EXIT_AFTER_CLOSE_SECONDS):
             return f"it ended with status {(await process.wait()).code}"
         return "its channel was closed"
 

@@ -168,7 +168,7 @@ def _real_path(base: Path, path: str) -> Path | None:
         return None
 
 
-def handed_in(sources: Mapping[str, InputSource], usable: frozenset[str] | None) -> dict[str, InputSource]:
+def inputs_for(sources: Mapping[str, InputSource], usable: frozenset[str] | None) -> dict[str, InputSource]:
     """The inputs that one principal may have.
 
     Args:

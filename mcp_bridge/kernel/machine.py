@@ -69,7 +69,7 @@ APPROVAL = "approval"
 IN_DOUBT = "in_doubt"
 """The code of a pending outcome: the call may have been made, and nobody has seen how it ended."""
 
-PERSONS = frozenset({APPROVAL, IN_DOUBT})
+HUMAN_DECIDED_CODES = frozenset({APPROVAL, IN_DOUBT})
 """Codes of pending outcomes that only a person's word ends."""
 
 RESUMABLE = frozenset({"tool", "event"})
@@ -254,7 +254,7 @@ class Machine(Interpreter):
         return self.level.ending[2] if self.level.ending and self.ended else None
 
     @property
-    def told_error(self) -> str | None:
+    def error_with_reason(self) -> str | None:
         """The error, with the reason why a condition failed if that was its cause."""
         error = self.error
         for index, text in reversed(self.reasons.items()):
@@ -374,7 +374,7 @@ class Machine(Interpreter):
         code = self.pending.get(number)
         if code is None:
             return "awaited" if number in self.waiting else "deadline" if number in self.deadlines else "unknown"
-        if code in PERSONS:
+        if code in HUMAN_DECIDED_CODES:
             return cast("EffectState", code)
         return "suspended" if effect_kind(self.waiting[number]) in RESUMABLE else "held"
 
@@ -396,7 +396,7 @@ class Machine(Interpreter):
     def _suspend(self, number: int, event: Outcome) -> None:
         self.pending[number] = event.code
         task = self.waiting[number]
-        if event.code not in PERSONS and _has_pending_row(task):
+        if event.code not in HUMAN_DECIDED_CODES and _has_pending_row(task):
             self.rows.append(StepResult(task.path, "pending", PENDING, retries=task.attempt - 1))
 
     def _resume(self, number: int, event: Resume) -> None:
@@ -429,7 +429,7 @@ class Machine(Interpreter):
 
 def _as_pending(code: str) -> Signal:
     """The signal of a pending outcome."""
-    return cast("Signal", code) if code in PERSONS else "pending"
+    return cast("Signal", code) if code in HUMAN_DECIDED_CODES else "pending"
 
 
 def _has_pending_row(task: Task) -> bool:

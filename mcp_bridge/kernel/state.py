@@ -102,7 +102,7 @@ def row_json(row: StepResult) -> Json:
     return out
 
 
-def told_rows(machine: Machine) -> list[Json]:
+def trace_rows_with_reasons(machine: Machine) -> list[Json]:
     """The rows of the trace for people: as JSON objects, with the reasons why conditions failed as `why`."""
     rows = [row_json(row) for row in machine.rows]
     for index, text in machine.reasons.items():

@@ -26,7 +26,7 @@ from mcp_bridge.bridge_identity import (
     MAX_BRIDGES,
     NAME,
     VIA_KEY,
-    came_through,
+    decode_via,
     via,
 )
 from mcp_bridge.errors import BridgeError
@@ -413,7 +413,7 @@ async def _call(
 ) -> types.CallToolResult:
     """Call a tool; `offered` has those for programs."""
     name, arguments = params.name, params.arguments or {}
-    token = via.set(came_through((params.meta or {}).get(VIA_KEY)))
+    token = via.set(decode_via((params.meta or {}).get(VIA_KEY)))
     try:
         if offered is None or name in LANGUAGES:
             return await _run(supervisor, ctx, questions, name, arguments)
@@ -490,7 +490,7 @@ async def _run_script(
                 # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 # A server is asked for its progress only if somebody is told of it.
-                news=reporter.notify if is_reported else None,
+                on_server_message=reporter.notify if is_reported else None,
             )
             record.notices += questions.notices
             if principal_of(ctx) is LOCAL_PRINCIPAL:

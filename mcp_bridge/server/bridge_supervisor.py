@@ -119,7 +119,7 @@ class BridgeSupervisor:
 
     def configuration_changes(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
-        return self._reload.news()
+        return self._reload.take_changes()
 
     async def first(self) -> None:
         """Wait for the first attempt, at most as long as a client can be kept waiting."""

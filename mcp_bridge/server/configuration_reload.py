@@ -130,10 +130,10 @@ class ConfigurationReload:
         self.principals_changed: Callable[[Mapping[str, Principal]], None] = lambda _: None
         """Is told of the principals that remain."""
 
-    def news(self) -> list[str]:
+    def take_changes(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
-        news, self._news = self._news, []
-        return news
+        take_changes, self._news = self._news, []
+        return take_changes
 
     async def apply(self, bridge: Bridge) -> None:
         """Check the files for changes, and apply them; called before each call."""

@@ -17,7 +17,7 @@ HEARTBEAT_SECONDS = 5.0
 LIVE_SECONDS = 1.0
 """Interval of new script output to a client with a progress token."""
 
-MAX_TOLD = 32
+MAX_LISTED = 32
 """How many messages are kept while the client takes none; the oldest ones are dropped."""
 
 FINISH_SECONDS = 1.0
@@ -37,7 +37,7 @@ class ProgressReporter:
         self._scripted = False
         self._message: str | None = None
         """What was reported last, by the script or the bridge."""
-        self._told: deque[str] = deque(maxlen=MAX_TOLD)
+        self._told: deque[str] = deque(maxlen=MAX_LISTED)
         """What the bridge has reported, and servers, since it was last sent."""
         self._reported: str | None = None
         self._has_reported = False

@@ -79,7 +79,7 @@ class Questions:
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
-        self.may_approve: Callable[[], Awaitable[bool]] = _nobody
+        self.may_approve: Callable[[], Awaitable[bool]] = _never_approves
         self.notices: list[str] = []
         capabilities = ctx.session.client_capabilities
         elicitation = capabilities.elicitation if capabilities else None
@@ -341,7 +341,7 @@ def _decision(answer: types.Result | None) -> bool | None:
     return approve if isinstance(approve, bool) else None
 
 
-async def _nobody() -> bool:
+async def _never_approves() -> bool:
     return False
 
 

@@ -27,7 +27,7 @@ current: ContextVar[ExecutionContext | None] = ContextVar("mcp_bridge_execution"
 
 
 @contextmanager
-def works_for(execution: str, principal: str) -> Iterator[None]:
+def execution_scope(execution: str, principal: str) -> Iterator[None]:
     """Name an execution in everything that is logged or traced meanwhile by this task, and by tasks that it starts."""
     token = current.set(ExecutionContext(execution, principal))
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from mcp_bridge.telemetry import measurements, tracing
-from mcp_bridge.telemetry.execution_context import works_for
+from mcp_bridge.telemetry.execution_context import execution_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def observed_run(kind: Literal["script", "program"], execution: str, principal: 
         principal: Whose it is.
     """
     run, began = ObservedRun(), time.monotonic()
-    with works_for(execution, principal):
+    with execution_scope(execution, principal):
         try:
             with tracing.span(f"run {kind}") as span:
                 try:
@@ -60,13 +60,13 @@ class ObservedProgram:
     def __init__(self, execution: str, principal: str) -> None:
         self._execution, self._principal = execution, principal
         self._began = time.monotonic()
-        with works_for(execution, principal):
+        with execution_scope(execution, principal):
             self._span = tracing.begin("run program")
 
     @contextmanager
     def meanwhile(self) -> Iterator[None]:
         """Log and trace what is done for the program meanwhile."""
-        with works_for(self._execution, self._principal), tracing.within(self._span):
+        with execution_scope(self._execution, self._principal), tracing.within(self._span):
             yield
 
     def end(self, status: str) -> None:

@@ -62,7 +62,7 @@ def said(error: Mapping[str, object]) -> str:
     return f"each of its entries {message}" if is_entry and message.startswith("must be ") else message
 
 
-def said_of_all(errors: Iterable[Mapping[str, object]]) -> str:
+def union_error_message(errors: Iterable[Mapping[str, object]]) -> str:
     """What is wrong with one value, to follow its key and a colon, where the value may be of several kinds.
 
     Args:

@@ -74,7 +74,7 @@ RowKind = Literal[
     "end",
 ]
 
-UNDER_WAY = "open"
+OPEN = "open"
 """The status of a call of which no outcome is recorded."""
 
 
@@ -88,7 +88,7 @@ class TimelineRow:
         time: When it began, in seconds since 1970.
         what: A tool's name, a program's, the violation: what names it in few words; others' text.
         step: The path of the program's step, or None.
-        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `planned`, `interrupted`, `UNDER_WAY`, …; empty where
+        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `planned`, `interrupted`, `OPEN`, …; empty where
             there's none.
         seconds: How long it took; None where it has no end, or no length.
         given: What it was given; None where that's nothing.
@@ -217,7 +217,7 @@ class _Timeline:
 
     def _intent(self, recorded: Recorded, payload: Decoded) -> None:
         row = _new_row("call", recorded, payload)
-        row.status = UNDER_WAY
+        row.status = OPEN
         match payload:
             case ToolIntent(tool, arguments):
                 row.what, row.given = tool, arguments

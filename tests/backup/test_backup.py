@@ -1097,7 +1097,7 @@ async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(
     assert sizes[-1] > sizes[0]
     for number, size in enumerate(sizes):
         into = tmp_path / f"restored{number}"
-        found = restore.restore(tmp_path / f"backup{number}", into, "file", restore.Means(lambda: "x"))
+        found = restore.restore(tmp_path / f"backup{number}", into, "file", restore.RestoreOptions(lambda: "x"))
         assert (found.size, found.authenticated) == (size, True)
         async with Database(into / FILE_NAME) as database:
             await Writer(database).start("e" * 32)
@@ -1126,7 +1126,7 @@ def small(tmp_path):
     kinds = {"passphrase": "pass", "recipient": [new.recipient], "without keys": None}
     for kind, to in kinds.items():
         backups.back_up(state, "file", tmp_path / kind, to)
-    means = restore.Means(lambda: "pass", [new], away)
+    means = restore.RestoreOptions(lambda: "pass", [new], away)
     return tmp_path, means
 
 
@@ -1163,7 +1163,9 @@ def test_a_changed_byte_is_found_or_changes_nothing(small, kind):
     folder, means = small
     file, into, bad = folder / kind, folder / "into", folder / "bad"
     data = file.read_bytes()
-    whole = outcome(file, into, means if kind == "without keys" else restore.Means(means.passphrase, means.identities))
+    whole = outcome(
+        file, into, means if kind == "without keys" else restore.RestoreOptions(means.passphrase, means.identities)
+    )
     assert isinstance(whole, dict)
     chance = random.Random(kind)  # noqa: S311
     places = {chance.randrange(len(data)) for _ in range(2000 if LONG else 40)}
@@ -1370,7 +1372,7 @@ def with_what_another_has_left(into):
 def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     folder, means = small
     into = folder / "into"
-    means = means if kind == "without keys" else restore.Means(means.passphrase)
+    means = means if kind == "without keys" else restore.RestoreOptions(means.passphrase)
     reference = outcome(folder / kind, into, means)
     keys = folder / ("away" if kind == "without keys" else "nowhere")
     command = [sys.executable, "-c", DYING, str(folder / kind), str(into), str(keys)]

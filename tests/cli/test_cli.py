@@ -25,7 +25,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli, escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, log_file, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, log_file, terminal_output
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
 from mcp_bridge.cli.commands.run import read_script
@@ -629,7 +629,7 @@ def test_lines_are_wrapped_at_a_terminal_alone_and_never_within_a_word(configure
 
     for kind, is_wrapped in ((io.StringIO, False), (Terminal, True)):
         written = kind()
-        showing.told(f"{'of many words ' * 12}{path} :x: [red]", "dim", mark="warn", stream=written)
+        terminal_output.print_styled(f"{'of many words ' * 12}{path} :x: [red]", "dim", mark="warn", stream=written)
         lines = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue()).splitlines()
         assert " ".join(line.strip() for line in lines) == f"warn {'of many words ' * 12}{path} :x: [red]"
         assert (len(lines) > 1) == is_wrapped

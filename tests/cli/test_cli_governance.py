@@ -19,7 +19,7 @@ from mcp.client import Client
 
 import mcp_bridge
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.executions import status
 from mcp_bridge.executions.approvals import ApprovalRequest
 from mcp_bridge.executions.programs import lifecycle
@@ -439,7 +439,7 @@ def test_a_resumed_program_asks_at_the_terminal_too(asked):
 
 def test_a_question_at_the_terminal_is_harmless_whatever_it_says():
     question = {"tool": "x", "arguments": {"a": "\x1b[2J"}, "why": "y\x07"}
-    told = escaping.escape_controls("\n".join(showing.question(question)))
+    told = escaping.escape_controls("\n".join(terminal_output.question(question)))
     assert "\x1b" not in told
     assert "\x07" not in told
 
@@ -455,10 +455,10 @@ def test_nothing_in_a_question_is_hidden(hidden):
         {"tool": text, "arguments": {"a": text}, "program": text, "step": text, "why": text},
         {"message": text, "details": [text]},
     ):
-        told = "\n".join([*showing.question(question), _question_text(question)])
+        told = "\n".join([*terminal_output.question(question), _question_text(question)])
         assert hidden not in told
         assert "b" in told
-    assert "漢字 é 😀" in "\n".join(showing.question({"message": "漢字 é 😀"}))
+    assert "漢字 é 😀" in "\n".join(terminal_output.question({"message": "漢字 é 😀"}))
 
 
 # --- secret ---

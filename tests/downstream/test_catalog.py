@@ -870,7 +870,7 @@ async def test_real_servers_are_found_by_what_they_do_and_described_within_budge
         ]:
             hits = (await catalog.search(query, limit=5)).hits
             assert hits[0].tool.name == first, [hit.tool.name for hit in hits]
-            lines = "\n".join(describe.hit_line(hit.tool) for hit in hits)
+            lines = "\n".join(describe.search_result_line(hit.tool) for hit in hits)
             assert count(lines) + count(describe.render(hits[0].tool)) <= 300
         for name in fleet.servers:
             for tool in await catalog.tools(name):

@@ -373,7 +373,7 @@ def test_a_search_and_a_description_take_few_tokens():
             f"from mcp import runtime\nawait runtime.search({query.text!r})",
             f'from mcp import runtime\nprint(await runtime.describe("{chosen.server_alias}.{chosen.alias}"))',
         ]
-        told = [*map(describe.hit_line, hits), describe.render(chosen)]
+        told = [*map(describe.search_result_line, hits), describe.render(chosen)]
         answers.append(sum(len(encoding.encode(text)) for text in told))
         counted.append(answers[-1] + sum(len(encoding.encode(text)) for text in code))
     assert max(answers) <= 300

@@ -594,7 +594,7 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
             raise BridgeError("not_recorded", "no")
         # What was printed by then: each is told as it ends.
         sent.append(len(told))
-        return gone_on.GoneOn(record, before.id)
+        return gone_on.ResumedExecution(record, before.id)
 
     told = []
     fake = SimpleNamespace(

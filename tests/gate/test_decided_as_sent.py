@@ -14,7 +14,7 @@ import pytest
 from bridge_fixtures import until
 from downstream_calls import call_tool
 
-from mcp_bridge.cli.showing import question
+from mcp_bridge.cli.terminal_output import question
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide

@@ -34,7 +34,7 @@ async def main():
         async def calls():
             while True:
                 # As the gate: the intent comes with the reservation, and both are durable before the call.
-                with await Budget(limits, usages.of("anna")).reserve_as_kept(Amounts(calls=1)) as reservation:
+                with await Budget(limits, usages.of("anna")).reserve_persistent(Amounts(calls=1)) as reservation:
                     database.record(Entry("intent", "an execution", {}))
                     await database.flush()
                     await reservation.confirm()
@@ -73,7 +73,7 @@ async def test_of_what_many_ask_for_at_once_by_two_ledgers_exactly_the_limit_pas
         async def call(usages):
             held = budget(usages, **{kind: 102})
             try:
-                with await held.reserve_as_kept(one) as reservation:
+                with await held.reserve_persistent(one) as reservation:
                     await reservation.confirm()
                     passed.append(usages)
             except BridgeError as exc:
@@ -99,9 +99,9 @@ async def test_a_result_beyond_the_limit_is_counted_and_refused_whoever_has_used
 
         async def call(usages):
             with contextlib.suppress(BridgeError):
-                with await budget(usages, bytes=100).reserve_as_kept(Amounts(calls=1)) as reservation:
+                with await budget(usages, bytes=100).reserve_persistent(Amounts(calls=1)) as reservation:
                     await reservation.confirm()
-                    await reservation.settle_as_kept(Amounts(calls=1, bytes=30))
+                    await reservation.settle_persistent(Amounts(calls=1, bytes=30))
                 passed.append(usages)
 
         async with anyio.create_task_group() as tasks:
@@ -114,13 +114,13 @@ async def test_a_result_beyond_the_limit_is_counted_and_refused_whoever_has_used
 async def test_what_another_bridge_gives_back_can_be_used(tmp_path):
     path = tmp_path / "ledger.sqlite"
     async with opened(path) as ours:
-        held = await budget(ours, model_tokens=100).reserve_as_kept(Amounts(model_tokens=90))
+        held = await budget(ours, model_tokens=100).reserve_persistent(Amounts(model_tokens=90))
         await held.confirm()
         async with opened(path) as theirs:
-            asks = functools.partial(budget(theirs, model_tokens=100).reserve_as_kept, Amounts(model_tokens=50))
+            asks = functools.partial(budget(theirs, model_tokens=100).reserve_persistent, Amounts(model_tokens=50))
             with pytest.raises(BridgeError, match="tokens of models"):
                 await asks()
-            await held.settle_as_kept(Amounts(model_tokens=20))
+            await held.settle_persistent(Amounts(model_tokens=20))
             # That is written a moment later, or before anything is read.
             await ours.of("anna").refresh()
             with await asks() as reservation:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import mcp_types as types
 import pytest
 
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -278,7 +278,7 @@ async def test_a_terminal_says_whose_program_asks_for_a_call(opened):
         shown: ClassVar[list[str]] = []
 
         async def ask(self, question):
-            self.shown += showing.question(question)
+            self.shown += terminal_output.question(question)
             return True
 
     async with opened() as bridge:

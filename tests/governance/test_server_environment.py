@@ -19,7 +19,7 @@ from mcp_bridge.downstream.configuration.inherited_environment import InheritedE
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.gate import call_news
+from mcp_bridge.gate import call_notifications
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_environment import environment, withheld
 from mcp_bridge.governance.server_output_masking import shown_output
@@ -273,17 +273,17 @@ async def test_what_a_server_says_of_a_call_is_told_without_secrets(sandboxes, g
     spec = faulty("talkative", "leak", env={"TOKEN": "of-the-vault-alone-55"})
     heard = []
     async with sandboxes.open(spec, governance=governance) as bridge:
-        record = await bridge.run("from mcp.servers import faulty\nawait faulty.talk()", news=heard.append)
+        record = await bridge.run("from mcp.servers import faulty\nawait faulty.talk()", on_server_message=heard.append)
         assert record.status == "success", record.error
     assert heard == ["faulty.talk: with vault://secret/v", "faulty.talk: warning: slow", 'faulty.talk: {"rows": 3}']
 
 
 async def test_of_what_a_server_says_at_once_the_worst_and_the_last_is_told(sandboxes, monkeypatch):
-    monkeypatch.setattr(call_news, "NEWS_SECONDS", 3600)
+    monkeypatch.setattr(call_notifications, "NOTIFICATION_SECONDS", 3600)
     heard = []
     code = "from mcp.servers import faulty\nawait faulty.say()"
     async with sandboxes.open(faulty("talkative")) as bridge:
-        record = await bridge.run(code, news=lambda text: heard.append(text.removeprefix("faulty.say: ")))
+        record = await bridge.run(code, on_server_message=lambda text: heard.append(text.removeprefix("faulty.say: ")))
         assert record.status == "success", record.error
     assert [text for text in heard if "/" in text] == ["0/40", "39/40"]
     logs = [text for text in heard if "/" not in text]
@@ -291,12 +291,12 @@ async def test_of_what_a_server_says_at_once_the_worst_and_the_last_is_told(sand
 
 
 async def test_what_is_kept_is_told_when_the_interval_has_passed(monkeypatch):
-    monkeypatch.setattr(call_news, "NEWS_SECONDS", 0.05)
+    monkeypatch.setattr(call_notifications, "NOTIFICATION_SECONDS", 0.05)
     heard = []
     projector = SimpleNamespace(answer=lambda text: text)
-    with call_news.CallNews("s.t", projector, heard.append) as news:
+    with call_notifications.CallNotifications("s.t", projector, heard.append) as on_server_message:
         for number in range(3):
-            news.tell(f"{number}/3", None)
+            on_server_message.tell(f"{number}/3", None)
         await until(lambda: len(heard) == 2)
     assert heard == ["s.t: 0/3", "s.t: 2/3"]
 
@@ -304,8 +304,8 @@ async def test_what_is_kept_is_told_when_the_interval_has_passed(monkeypatch):
 async def test_a_message_too_long_to_be_looked_through_is_not_shown():
     heard, looked_at = [], []
     projector = SimpleNamespace(answer=lambda text: looked_at.append(len(text)) or text)
-    with call_news.CallNews("s.t", projector, heard.append) as news:
-        news.tell("x" * 1_000_000, 7)
+    with call_notifications.CallNotifications("s.t", projector, heard.append) as on_server_message:
+        on_server_message.tell("x" * 1_000_000, 7)
     assert heard == ["s.t: (a message of 1,000,000 characters)"]
     assert max(looked_at) < 100
 

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.host import loop_watch
-from mcp_bridge.host.loop_watch import Hold, LoopWatch, watched
+from mcp_bridge.host.loop_watch import Hold, LoopStallMonitor, watched
 
 
 class Clock:
@@ -64,7 +64,7 @@ async def test_no_value_is_in_what_is_logged(caplog):
 def test_a_cause_is_logged_once_a_minute_and_counted_each_time(caplog):
     caplog.set_level(logging.INFO, "mcp_bridge")
     clock = Clock()
-    watch = LoopWatch(clock=clock)
+    watch = LoopStallMonitor(clock=clock)
     for _ in range(50):
         watch.begin()
         clock.now += 0.5
@@ -92,7 +92,7 @@ def test_a_cause_is_logged_once_a_minute_and_counted_each_time(caplog):
 )
 def test_what_keeps_the_loop_busy_again_or_for_long_is_warned_of(caplog, holds, levels):
     caplog.set_level(logging.INFO, "mcp_bridge")
-    watch = LoopWatch(clock=Clock())
+    watch = LoopStallMonitor(clock=Clock())
     for busy in holds:
         watch._note(Hold(6.0, busy, "somebody"))
     assert [record.levelname for record in caplog.records] == levels
@@ -101,7 +101,7 @@ def test_what_keeps_the_loop_busy_again_or_for_long_is_warned_of(caplog, holds, 
 
 def test_a_turn_that_is_short_is_no_hold():
     clock = Clock()
-    watch = LoopWatch(clock=clock)
+    watch = LoopStallMonitor(clock=clock)
     for _ in range(50):
         watch.begin()
         clock.now += 0.09
@@ -113,7 +113,7 @@ def test_a_turn_that_is_short_is_no_hold():
 async def test_while_nothing_happens_neither_the_loop_nor_the_thread_wakes_up():
     looks = 0
 
-    class Counting(LoopWatch):
+    class Counting(LoopStallMonitor):
         def look(self):
             nonlocal looks
             wait = self._alarm.wait

@@ -77,7 +77,7 @@ async def test_what_has_the_same_name_is_each_principals_own(sandboxes):
         assert len({record.execution for record in first.values()}) == 3
         for name, view in views.items():
             again = await view.run(f"WHO = {name!r}\n{KEEPS}", key="the key")
-            assert (again.given_before, again.execution) == (True, first[name].execution)
+            assert (again.is_previous_result, again.execution) == (True, first[name].execution)
             # The same key with other code is in conflict with one's own execution alone.
             assert (await refused(view.run("1", key="the key")))[0] == "key_conflict"
             uris = await listed(view)

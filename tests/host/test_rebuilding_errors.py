@@ -59,7 +59,7 @@ TOSSED = "import time\nfrom mcp.servers import faulty\nif time.time_ns() >> 12 &
 
 
 async def test_a_call_that_the_record_has_not_is_told_as_that(sandboxes, monkeypatch):
-    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(divergence, "QUIET_SECONDS", 0.5)
     async with sandboxes.open(faulty()) as bridge:
         # A coin, as a seed would be recorded: until it calls nothing, and then until it does.
         for number in range(100):
@@ -91,7 +91,7 @@ async def test_it_is_told_too_where_the_time_for_rebuilding_ends_first_and_is_lo
         return await again(lifecycle, runner, stored, seconds, is_dry=is_dry)
 
     monkeypatch.setattr(rebuilding, "recorded_cell", counted)
-    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 1.0 if is_dry else 1000.0)
+    monkeypatch.setattr(divergence, "QUIET_SECONDS", 1.0 if is_dry else 1000.0)
     sessions = sandboxes.settings.sessions.model_copy(update={"rebuild_seconds": 300.0 if is_dry else 15.0})
     async with sandboxes.open(faulty(), sessions=sessions) as bridge:
         await bridge.run("1", session="warm")

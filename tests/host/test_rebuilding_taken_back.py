@@ -72,6 +72,6 @@ async def test_so_does_one_of_whose_calls_the_record_has_nothing(both, language,
     async def nothing(_):
         pass
 
-    monkeypatch.setattr(CallRecorder, "taken_back_unbegun", nothing)
+    monkeypatch.setattr(CallRecorder, "record_cancelled_before_intent", nothing)
     async with both.open(faulty()) as bridge:
         await are_rebuilt(bridge, language, [case])

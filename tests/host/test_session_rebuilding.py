@@ -311,7 +311,7 @@ async def test_a_cell_that_finds_its_session_moved_goes_on_where_it_is_a_few_tim
         assert caught.value.code == "busy"
         assert (await other.run("n", session="s")).value == str(MAX_MOVES)
         record = await bridge.run("n += 10; n", session="s", key="late")
-        assert (record.value, record.given_before) == (str(MAX_MOVES + 10), False)
+        assert (record.value, record.is_previous_result) == (str(MAX_MOVES + 10), False)
         await all_put_away(sandboxes, bridge, other)
 
 
@@ -330,8 +330,8 @@ async def test_a_refusal_that_leaves_its_key_free_is_nobodys_result(sandboxes, m
 
         monkeypatch.setattr(Scripts, "_refuse", refused_while_another_waits)
         record = await bridge.run("n += 1; n", session="s", key="k")
-        assert [(row.status, row.value, row.given_before) for row in records] == [("success", "2", False)]
-        assert (record.execution, record.value, record.given_before) == (records[0].execution, "2", True)
+        assert [(row.status, row.value, row.is_previous_result) for row in records] == [("success", "2", False)]
+        assert (record.execution, record.value, record.is_previous_result) == (records[0].execution, "2", True)
         await all_put_away(sandboxes, bridge, other)
 
 
@@ -361,7 +361,7 @@ anyio.run(main)
 async def test_a_cell_of_a_build_that_showed_values_otherwise_is_rebuilt_with_a_notice(sandboxes, monkeypatch):
     async with sandboxes.open() as bridge:
         with monkeypatch.context() as patch:
-            patch.setattr(scripts_lifecycle, "SHOWING", 0)
+            patch.setattr(scripts_lifecycle, "RENDERING_VERSION", 0)
             await bridge.run("import time\nx = 1\ntime.time_ns()", session="s")
         await bridge.run("x += 1", session="s")
         put_away(bridge)
@@ -369,7 +369,7 @@ async def test_a_cell_of_a_build_that_showed_values_otherwise_is_rebuilt_with_a_
         assert (record.value, record.session["rebuilt"]) == ("2", 2)
         assert any(notice.startswith("run again, the value of the cell 1, of another") for notice in record.notices)
         with monkeypatch.context() as patch:
-            patch.setattr(scripts_lifecycle, "SHOWING", 0)
+            patch.setattr(scripts_lifecycle, "RENDERING_VERSION", 0)
             await bridge.run("assert time.time_ns() == 0, time.time_ns()", session="s")
         put_away(bridge)
         error = await refused(bridge.run, "x", session="s")
@@ -792,7 +792,7 @@ async def test_a_fork_with_a_key_gives_its_answer_again(sandboxes):
         fork = {"session": "t", "fork": "s@1", "key": "k"}
         record = await bridge.run("x += 1; x", **fork)
         again = await bridge.run("x += 1; x", **fork)
-        assert (again.execution, again.value, again.given_before) == (record.execution, "2", True)
+        assert (again.execution, again.value, again.is_previous_result) == (record.execution, "2", True)
         assert (await bridge.run("x", session="t")).value == "2"
         assert (await refused(bridge.run, "x", session="t", fork="s@1", key="l")).code == "session_exists"
         # Its session has ended, and others have taken the place.

@@ -30,7 +30,7 @@ from mcp_bridge.policy.secrets import known_values, reference_limits
 from mcp_bridge.policy.secrets.known_values import MAX_SHAPES, KnownValues
 from mcp_bridge.policy.secrets.value_references import MemoryReferences, equal_by_values, ids_of, renamed
 from mcp_bridge.policy.secrets.vault import Secrets
-from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, mentions, reference_uri
+from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, find_references, reference_uri
 
 TOOL = ToolNames("shop", "pay", "shop", "pay")
 OTHER = ToolNames("mail", "send", "mail", "send")
@@ -570,7 +570,7 @@ def test_what_is_asked_for_again_is_the_same_by_the_values_and_not_by_their_refe
 
 def test_a_lone_surrogate_has_a_reference_too():
     kept = references()
-    (mention,) = mentions(kept.put("\ud800"), ())
+    (mention,) = find_references(kept.put("\ud800"), ())
     assert kept.resolve(mention.reference) == "\ud800"
 
 
@@ -1213,7 +1213,7 @@ def test_nothing_that_is_sensitive_is_left_outside_of_references(value):
         if isinstance(leaf, str):
             assert TOKEN not in leaf
             rest = [leaf]
-            for mention in mentions(leaf, {"key"}):
+            for mention in find_references(leaf, {"key"}):
                 if mention.known or mention.reference in project._references:
                     tail = rest.pop()
                     cut = len(leaf) - len(tail)

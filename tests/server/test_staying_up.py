@@ -787,7 +787,7 @@ async def test_a_configuration_that_is_half_written_for_a_moment_takes_nothing_a
     assert own.read_text() == OWN, "it was looked at again"
     assert all("mine" in servers and principals == {"anna", "ben"} for servers, principals in bridge.changes)
     assert all(principals == {"anna", "ben"} for principals in told)
-    assert (reload.news(), editor.printed) == ([], [])
+    assert (reload.take_changes(), editor.printed) == ([], [])
 
 
 async def test_a_configuration_that_stays_broken_is_told_once_and_one_that_stays_shorter_holds(folder):
@@ -801,10 +801,10 @@ async def test_a_configuration_that_stays_broken_is_told_once_and_one_that_stays
     reload = ConfigurationReload(editor)
     await reload.apply(bridge)
     assert (bridge.changes, editor.printed) == ([], ["bad_config"])
-    [said] = reload.news()
+    [said] = reload.take_changes()
     assert "what held before still does" in said
     await reload.apply(bridge)
-    assert (reload.news(), editor.printed) == ([], ["bad_config"])
+    assert (reload.take_changes(), editor.printed) == ([], ["bad_config"])
     own.write_text(OWN.replace("[principals.ben]\n", ""))
     await reload.apply(bridge)
     assert [principals for _, principals in bridge.changes] == [{"anna"}]

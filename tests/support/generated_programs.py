@@ -10,7 +10,7 @@ from kernel_driver import Script, drive
 
 from mcp_bridge.kernel.events import Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.language.program_parser import parse
-from mcp_bridge.kernel.machine import PERSONS, Machine
+from mcp_bridge.kernel.machine import HUMAN_DECIDED_CODES, Machine
 
 HERE = Path(__file__).resolve().parent
 
@@ -487,7 +487,7 @@ class Host:
             return Redo(effect.id)
         if code == "approval" and rng.random() < 0.2:
             return Outcome(effect.id, "pending", code="in_doubt")
-        if pending and code not in PERSONS and effect.kind in {"tool", "event"} and rng.random() < 0.7:
+        if pending and code not in HUMAN_DECIDED_CODES and effect.kind in {"tool", "event"} and rng.random() < 0.7:
             return Resume(rng.choice(ALL_VALUES), rng.choice(["WEBHOOK", "OPERATOR"]), effect.id)
         return self.outcome(effect, suspend=self._suspends and not pending and rng.random() < 0.15)
 
@@ -496,7 +496,7 @@ class Host:
         if suspend and effect.kind != "llm":
             if effect.kind == "tool" and rng.random() < 0.5:
                 if rng.random() < 0.5:
-                    return Outcome(effect.id, "pending", code=rng.choice(sorted(PERSONS)))
+                    return Outcome(effect.id, "pending", code=rng.choice(sorted(HUMAN_DECIDED_CODES)))
                 return Outcome(effect.id, "ok", "PENDING")
             return Outcome(effect.id, "pending")
         usage = Usage(1, 2, 3, rng.choice([0, 0.5, 0.1])) if effect.kind == "llm" else None

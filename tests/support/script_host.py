@@ -32,7 +32,7 @@ from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.sessions import cell
-from mcp_bridge.executions.sessions.places import CellPlaces
+from mcp_bridge.executions.sessions.cell_placement import CellPlacement
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host import script_activity
@@ -134,7 +134,7 @@ def extra(text: str) -> str:
 
 def set_places_traps() -> None:
     """Die where a cell that was run dry takes its place."""
-    move = CellPlaces.move
+    move = CellPlacement.move
 
     async def dying_move(self, *place):
         if dies_at("taken"):
@@ -143,7 +143,7 @@ def set_places_traps() -> None:
         if dies_at("moved"):
             die()
 
-    CellPlaces.move = dying_move
+    CellPlacement.move = dying_move
 
 
 def set_traps() -> None:
@@ -288,7 +288,7 @@ def host(job: dict) -> None:
     os.environ.update(LOG=job["log"], DIE=job["die"])
     if job["die"]:
         set_traps()
-    divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
+    divergence.QUIET_SECONDS = job.get("patience", divergence.QUIET_SECONDS)
     if job.get("quick"):
         script_waits.SHORT_WAIT_SECONDS, script_activity.QUIET_SECONDS = 0.02, 0.1
     script_activity.QUIET_SECONDS = job.get("quiet", script_activity.QUIET_SECONDS)

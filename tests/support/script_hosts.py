@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
-from mcp_bridge.executions.status import OWN_END
+from mcp_bridge.executions.status import ENDED_BY_ITSELF
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -107,7 +107,7 @@ class Hosts:
         """The number and the record of the cell that began last, once it has ended by itself; or None."""
         async with self.database() as database:
             # A host that was killed early enough has stored none.
-            has_ended = (stored := await _script(database)) is not None and stored.status in OWN_END
+            has_ended = (stored := await _script(database)) is not None and stored.status in ENDED_BY_ITSELF
             return (stored.bundle["cell"]["number"], stored.record) if has_ended else None
 
     async def entries(self):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mcp_bridge.telemetry.execution_context import works_for
+from mcp_bridge.telemetry.execution_context import execution_scope
 from mcp_bridge.telemetry.log_format import MAX_TEXT_CHARS, formatter
 
 
@@ -54,7 +54,7 @@ def test_hostile_text_can_not_control_a_terminal(dated):
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_record_names_the_execution_that_it_is_about(form):
-    with works_for("ab12", "alice"):
+    with execution_scope("ab12", "alice"):
         inside = logged(form, "begun")
     outside = logged(form, "over")
     assert "ab12" in inside
@@ -66,8 +66,8 @@ def test_a_record_names_the_execution_that_it_is_about(form):
 
 
 def test_a_program_of_a_script_is_named_instead_of_the_script():
-    with works_for("outer", "alice"):
-        with works_for("inner", "alice"):
+    with execution_scope("outer", "alice"):
+        with execution_scope("inner", "alice"):
             assert json.loads(logged("json", "x"))["execution"] == "inner"
         assert json.loads(logged("json", "x"))["execution"] == "outer"
 

@@ -14,7 +14,7 @@ from mcp_bridge.ledger.log.payloads import Damaged
 from mcp_bridge.views.graph import END, FAILURE, draw
 from mcp_bridge.views.graph_path import START, Path, taken
 from mcp_bridge.views.graph_svg import svg
-from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
+from mcp_bridge.views.timeline import OPEN, timeline, totals
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -67,7 +67,7 @@ def test_a_scripts_calls_of_one_tool_end_in_their_order():
 
 def test_a_call_without_an_outcome_is_under_way():
     (row,) = timeline(recorded(intent(1)))
-    assert (row.status, row.seconds) == (UNDER_WAY, None)
+    assert (row.status, row.seconds) == (OPEN, None)
 
 
 def test_a_doubt_its_settlement_and_the_call_that_was_made_after_it():
@@ -85,7 +85,7 @@ def test_a_doubt_its_settlement_and_the_call_that_was_made_after_it():
 
 def test_an_intent_that_was_repeated_has_the_later_outcome():
     rows = timeline(recorded(intent(1), ("resume", {"recovered": True}), intent(1), outcome(1, value=1)))
-    assert [(row.kind, row.status) for row in rows] == [("call", UNDER_WAY), ("resume", ""), ("call", "ok")]
+    assert [(row.kind, row.status) for row in rows] == [("call", OPEN), ("resume", ""), ("call", "ok")]
 
 
 def test_a_denial_has_what_its_machine_was_told():

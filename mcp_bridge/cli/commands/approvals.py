@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
@@ -62,7 +62,7 @@ def list_(
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
-            showing.echo("Nothing waits for a decision.")
+            terminal_output.echo("Nothing waits for a decision.")
         else:
             whose = len({_principal(row) for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             cells = [
@@ -70,16 +70,18 @@ def list_(
                     ident,
                     *((_principal(row),) if whose else ()),
                     row.status,
-                    showing.moment(row.approval.asked),
+                    terminal_output.moment(row.approval.asked),
                     _location(row),
-                    _gist(row),
+                    _summary_line(row),
                 )
                 for row, ident in rows
             ]
-            showing.table(("id", *(("principal",) if whose else ()), "status", "asked", "program", "what"), cells)
-            if any(gist.endswith(showing.CUT) for *_, gist in cells):
-                showing.echo_err(
-                    f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
+            terminal_output.table(
+                ("id", *(("principal",) if whose else ()), "status", "asked", "program", "what"), cells
+            )
+            if any(gist.endswith(terminal_output.CUT) for *_, gist in cells):
+                terminal_output.echo_err(
+                    f"mcp-bridge: what ends in {terminal_output.CUT} is shown whole by `mcp-bridge approvals show ID`"
                 )
         return exit_statuses.OK
 
@@ -100,14 +102,16 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
             return exit_statuses.OK
         whose = _principal(row)
         by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
-        showing.echo(f"{ident}: {row.status}, asked{by} {showing.moment(row.approval.asked)}")
+        terminal_output.echo(f"{ident}: {row.status}, asked{by} {terminal_output.moment(row.approval.asked)}")
         _print_question(row)
         _print_decision(row)
         if row.due is not None and row.approval.decision is None:
-            showing.echo(f"  the step {'has timed out' if row.is_late else 'times out'}: {showing.moment(row.due)}")
+            terminal_output.echo(
+                f"  the step {'has timed out' if row.is_late else 'times out'}: {terminal_output.moment(row.due)}"
+            )
         if row.status == "open":
             for verb in ("approve", "deny"):
-                showing.echo(showing.command(f"approvals {verb} {ident}", named))
+                terminal_output.echo(terminal_output.command(f"approvals {verb} {ident}", named))
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -156,11 +160,11 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
             return row, ident
 
         row, ident = run_with_database(loaded.settings, decided)
-        showing.echo(f"{'approved' if approved else 'denied'} {ident}:")
+        terminal_output.echo(f"{'approved' if approved else 'denied'} {ident}:")
         _print_question(row)
         execution = ident.rpartition(".")[0]
         if configuration is None:
-            showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
+            terminal_output.echo(f"It goes on with: {terminal_output.command(f'execution resume {execution}', named)}")
             return exit_statuses.OK
         from mcp_bridge.cli.commands.executions import resumed
 
@@ -176,7 +180,7 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `argument_decoding.execution`.
     """
     from mcp_bridge.executions.approvals import approval_requests
-    from mcp_bridge.executions.status import ASKED_THERE, effective_status
+    from mcp_bridge.executions.status import RUNNING_APPROVAL_HINT, effective_status
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     store = ProgramStore(database)
@@ -192,7 +196,7 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         raise BridgeError(
             "unknown_approval",
             f"The execution {short_id} is running: no question {ident[:100]!r} of it waits for a decision here.",
-            hint=ASKED_THERE,
+            hint=RUNNING_APPROVAL_HINT,
         )
     if not rows:
         raise BridgeError(
@@ -210,12 +214,12 @@ def _principal(row: ApprovalRequest) -> str:
     return row.execution.principal if row.execution else LOCAL_PRINCIPAL.name
 
 
-def _gist(row: ApprovalRequest) -> str:
+def _summary_line(row: ApprovalRequest) -> str:
     question = row.question
     if "tool" in question:
-        arguments = escape_invisible(showing.short_value(question.get("arguments") or {}))
+        arguments = escape_invisible(terminal_output.short_value(question.get("arguments") or {}))
         return f"{escape_name(str(question['tool']))} {arguments}"
-    return escape_invisible(showing.short_value(question.get("message", "")))
+    return escape_invisible(terminal_output.short_value(question.get("message", "")))
 
 
 def _location(row: ApprovalRequest) -> str:
@@ -225,16 +229,16 @@ def _location(row: ApprovalRequest) -> str:
 
 
 def _print_question(row: ApprovalRequest) -> None:
-    for line in showing.question(row.question, row.execution.origin if row.execution else ""):
-        showing.echo(f"  {line}")
+    for line in terminal_output.question(row.question, row.execution.origin if row.execution else ""):
+        terminal_output.echo(f"  {line}")
 
 
 def _print_decision(row: ApprovalRequest) -> None:
     decision = row.approval.decision
     if decision:
         comment = f": {decision['comment']}" if decision.get("comment") else ""
-        at = showing.moment(row.approval.decided)
-        showing.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
+        at = terminal_output.moment(row.approval.decided)
+        terminal_output.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
 
 
 def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mcp_bridge.atomic_files import create_private
-from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.verdicts import verdict_lines, verdict_status
@@ -94,7 +94,7 @@ def verify(
             print_json({"status": verdict_status(facts), **facts})
         else:
             for line in verdict_lines(facts):
-                showing.echo(line)
+                terminal_output.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -144,7 +144,9 @@ def prove(
         _write(out, lambda file: file.write(data))
         if keys != named:
             signed = ", ".join(key.vkey for key in (keys or ())[len(named or ()) :])
-            showing.echo_err(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
+            terminal_output.echo_err(
+                f"the proof verifies with --key '{signed}', for which the key that was named vouches"
+            )
         return exit_statuses.OK
 
     finish(work)
@@ -180,7 +182,9 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.ledger.keys.signing_key_files import known_vkey
 
-        showing.echo(known_vkey(audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)))
+        terminal_output.echo(
+            known_vkey(audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings))
+        )
         return exit_statuses.OK
 
     finish(work)
@@ -216,7 +220,7 @@ def consistency(
         if as_json:
             print_json({"status": "consistent", **shown._asdict()})
         else:
-            showing.echo(f"consistent: the first {shown.old} of {shown.new} entries are those of {old}")
+            terminal_output.echo(f"consistent: the first {shown.old} of {shown.new} entries are those of {old}")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -244,7 +248,7 @@ def export(
             _write(None if str(out) == "-" else out, lambda file: ledger_copies.export(ledger, file, payloads=payloads))
             vkey = ledger.vkey
         if str(out) != "-":
-            showing.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
+            terminal_output.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
         return exit_statuses.OK
 
     finish(work)
@@ -268,18 +272,18 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 state["configured"] = target in configured
             print_json(facts)
             return exit_statuses.OK
-        showing.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
-        showing.echo(f"from {showing.moment(numbers.first)} to {showing.moment(numbers.last)}")
-        showing.echo(f"payloads {numbers.payload_bytes} bytes, file {numbers.file_bytes} bytes")
-        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in numbers.kinds.items()])
+        terminal_output.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
+        terminal_output.echo(f"from {terminal_output.moment(numbers.first)} to {terminal_output.moment(numbers.last)}")
+        terminal_output.echo(f"payloads {numbers.payload_bytes} bytes, file {numbers.file_bytes} bytes")
+        terminal_output.table(("entries", "number"), [(kind, str(count)) for kind, count in numbers.kinds.items()])
         rows = [*numbers.executions.items()]
-        showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
+        terminal_output.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, state in numbers.published.items():
             no_longer = "" if target in configured else " (no longer configured)"
-            showing.echo(f"published to {target}: {state.size} entries, {state.status}{no_longer}")
+            terminal_output.echo(f"published to {target}: {state.size} entries, {state.status}{no_longer}")
             if state.conflict:
-                when = showing.moment(state.conflict["time"])
-                showing.echo(f"  ALARM of {when}: {state.conflict['message']}")
+                when = terminal_output.moment(state.conflict["time"])
+                terminal_output.echo(f"  ALARM of {when}: {state.conflict['message']}")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -305,7 +309,7 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
         if as_json:
             print_json({"before_bytes": was, "after_bytes": now})
         else:
-            showing.echo(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
+            terminal_output.echo(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -343,10 +347,10 @@ def publish(
             print_json({"targets": [state.record() for state in states.values()]})
         else:
             if acknowledge:
-                showing.echo("the alarms that there were are taken away")
+                terminal_output.echo("the alarms that there were are taken away")
             for state in states.values():
                 why = f": {state.error['message']}" if state.error else ""
-                showing.echo(f"{state.target}: {state.status}, {state.size} entries{why}")
+                terminal_output.echo(f"{state.target}: {state.status}, {state.size} entries{why}")
         return exit_statuses.OK if all(state.status == "ok" for state in states.values()) else exit_statuses.FAILED
 
     finish(work, as_json=as_json)
@@ -372,7 +376,7 @@ def rotate_key(
         if as_json:
             print_json({"key": vkey})
         else:
-            showing.echo(f"new key: {vkey}")
+            terminal_output.echo(f"new key: {vkey}")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -390,7 +394,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
             return await accepted_clock.accept_clock(database, login_name())
 
         behind = run_with_database(configuration_loading.load(config or ctx.obj).settings, accepted)
-        showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
+        terminal_output.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
         return exit_statuses.OK
 
     finish(work)
@@ -421,9 +425,9 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
             print_json({"had": loss.had, "has": loss.has, "published": targets})
         else:
             had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
-            showing.echo(f"accepted: the log has {loss.has} entries, and {had}")
-            for line in showing.refusing_targets(targets, "is left"):
-                showing.echo(line)
+            terminal_output.echo(f"accepted: the log has {loss.has} entries, and {had}")
+            for line in terminal_output.refusing_targets(targets, "is left"):
+                terminal_output.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)

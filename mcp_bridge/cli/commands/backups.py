@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name, read_secret
@@ -95,9 +95,11 @@ def backup(
             if made.authenticated
             else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
         )
-        showing.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
+        terminal_output.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
-            showing.echo(f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it.")
+            terminal_output.echo(
+                f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it."
+            )
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -129,7 +131,7 @@ def restore(
         from mcp_bridge.backup import restore as restoring
 
         settings = configuration_loading.load(config or ctx.obj).settings
-        means = restoring.Means(
+        means = restoring.RestoreOptions(
             lambda: read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
             keys,
@@ -143,7 +145,7 @@ def restore(
             print_json({"file": str(file), "restored": None if check else str(settings.state_dir), **restored.record()})
         else:
             for line in _lines(restored, file, None if check else settings.state_dir):
-                showing.echo(line)
+                terminal_output.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -179,7 +181,7 @@ def backup_key(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
             ) from None
         try:
-            showing.echo(str(new.recipient))
+            terminal_output.echo(str(new.recipient))
             sys.stdout.flush()
         except BaseException:
             # Nobody knows its public key: asked again, it would be in the way.
@@ -197,7 +199,7 @@ def _new_passphrase() -> str:
     if not passphrase:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(passphrase) < MIN_BITS:
-        showing.echo_err(
+        terminal_output.echo_err(
             "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
         )
     return passphrase
@@ -239,7 +241,7 @@ def _keys_in(file: Path) -> list[str]:
 
 def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
     """What was restored or could be restored, for people."""
-    made = f", as of {showing.moment(restored.made)}" if restored.made is not None else ""
+    made = f", as of {terminal_output.moment(restored.made)}" if restored.made is not None else ""
     by = "verified" if restored.authenticated else "which agree with each other, by no key that is here"
     whole = f"{restored.size} entries of {restored.origin}{made}, {by}"
     lines = [f"{file} can be read: {whole}" if into is None else f"restored into {into}: {whole}"]
@@ -255,7 +257,7 @@ def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
         if "checkpoint.key" in restored.lost:
             lines.append("checkpoint.key is a new one.")
             lines.append(f"Readers of the log have to be told of its key by other means: {restored.vkey}")
-        lines += showing.refusing_targets(restored.published, "was restored")
+        lines += terminal_output.refusing_targets(restored.published, "was restored")
         if restored.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if restored.going:

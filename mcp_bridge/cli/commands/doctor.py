@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from rich.console import Console
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
-from mcp_bridge.cli.doctor_checks import given_to_scripts, network_variables
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
+from mcp_bridge.cli.doctor_checks import input_and_package_checks, network_variables
 from mcp_bridge.configured_values import shown_size
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
@@ -53,8 +53,8 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         findings += [finding.record() for finding in network_variables.findings(os.environ)]
         _servers(configuration, find)
         inputs = configuration.governance.inputs if configuration.governance else {}
-        findings += [finding.record() for finding in given_to_scripts.files(inputs)]
-        if (packages := anyio.run(given_to_scripts.packages, configuration.settings)) is not None:
+        findings += [finding.record() for finding in input_and_package_checks.files(inputs)]
+        if (packages := anyio.run(input_and_package_checks.packages, configuration.settings)) is not None:
             findings.append(packages.record())
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
@@ -198,6 +198,6 @@ def _facts(prepared: Prepared | None) -> dict[str, Any]:
 def _print(findings: list[dict[str, Any]]) -> None:
     for finding in findings:
         mark, style = MARKS[finding["level"]]
-        showing.told(finding["message"], mark=mark, mark_style=style)
+        terminal_output.print_styled(finding["message"], mark=mark, mark_style=style)
         if finding.get("hint"):
-            showing.told(finding["hint"], "dim", mark=" " * 5)
+            terminal_output.print_styled(finding["hint"], "dim", mark=" " * 5)

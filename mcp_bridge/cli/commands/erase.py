@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import print_json, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -65,9 +65,9 @@ def erase(
     if as_json:
         print_json({"erased": {"executions": list(result.executions), "references": result.references}})
     elif result.references:
-        showing.echo(f"erased: the value behind {_REFERENCE}{name}, in {result.references} executions")
+        terminal_output.echo(f"erased: the value behind {_REFERENCE}{name}, in {result.references} executions")
     else:
-        showing.echo(f"erased: {len(result.executions)} executions")
+        terminal_output.echo(f"erased: {len(result.executions)} executions")
         for one in result.executions:
-            showing.echo(f"  {one}")
+            terminal_output.echo(f"  {one}")
     return exit_statuses.OK

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcp_bridge.cli.commands.gone_on import GoneOn
+    from mcp_bridge.cli.commands.resumed import ResumedExecution
     from mcp_bridge.host.bridge import Bridge
 
 NOT_SENT = "not sent"
@@ -66,8 +66,8 @@ def send(
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")
         unprintable: list[OSError] = []
 
-        async def sent(bridge: Bridge) -> list[GoneOn]:
-            from mcp_bridge.cli.commands.gone_on import GoneOn, gone_on
+        async def sent(bridge: Bridge) -> list[ResumedExecution]:
+            from mcp_bridge.cli.commands.resumed import ResumedExecution, resumed_execution
             from mcp_bridge.cli.terminal_prompts import terminal
             from mcp_bridge.executions.waits.event_sending import executions_awaiting
 
@@ -85,13 +85,13 @@ def send(
                     record = await bridge.for_owner(stored).send_event(
                         ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
                     )
-                    one = await gone_on(bridge, record, stored)
+                    one = await resumed_execution(bridge, record, stored)
                 except BridgeError as exc:
                     if execution is not None:
                         raise
                     # The others get it all the same. It may have been sent, and what came of it can't be read.
                     failed = {"trace_id": ident, "status": NOT_SENT, "error": exc.message, "code": exc.code}
-                    one = GoneOn(failed if record is None else dict(record), ident)
+                    one = ResumedExecution(failed if record is None else dict(record), ident)
                 records.append(one)
                 if not as_json and not unprintable:
                     # Before the next goes on, which may take long, or ask something.
@@ -109,12 +109,12 @@ def send(
         if not and_resume:
             # The command has done all that it was to do.
             return exit_statuses.OK
-        return next((status for one in records if not one.is_where_it_was and (status := one.exit_status)), 0)
+        return next((status for one in records if not one.made_no_progress and (status := one.exit_status)), 0)
 
     finish(work, as_json=as_json)
 
 
-def _print_sent(one: GoneOn, named: Path | None) -> list[OSError]:
+def _print_sent(one: ResumedExecution, named: Path | None) -> list[OSError]:
     """Print what came of one; why it can't be printed, if so: the others get the event all the same."""
     try:
         _print_one(one, named)
@@ -123,10 +123,10 @@ def _print_sent(one: GoneOn, named: Path | None) -> list[OSError]:
     return []
 
 
-def _print_one(one: GoneOn, named: Path | None) -> None:
+def _print_one(one: ResumedExecution, named: Path | None) -> None:
     if one.record["status"] == NOT_SENT:
-        showing.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
+        terminal_output.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
         return
-    showing.echo(f"sent to {one.ident}, which is {one.record['status']}")
-    if one.run is not None or one.record["status"] not in showing.UNENDED:
+    terminal_output.echo(f"sent to {one.ident}, which is {one.record['status']}")
+    if one.run is not None or one.record["status"] not in terminal_output.UNENDED:
         one.print(named)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -19,7 +19,7 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.cli.commands.gone_on import GoneOn
+    from mcp_bridge.cli.commands.resumed import ResumedExecution
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.events import Resume
@@ -108,11 +108,11 @@ def list_(
             ]
             print_json({"executions": facts})
         elif not rows:
-            showing.echo("No execution." if status is None else "No execution of that status.")
+            terminal_output.echo("No execution." if status is None else "No execution of that status.")
         else:
             # One person's bridge has no others to tell them from.
             whose = len({row.principal for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
-            showing.table(
+            terminal_output.table(
                 ("id", *(("principal",) if whose else ()), "program", "status", "started", "waits for"),
                 [
                     (
@@ -120,7 +120,7 @@ def list_(
                         *((row.principal,) if whose else ()),
                         _called(to_record(row)),
                         effective_status(row),
-                        showing.moment(row.started),
+                        terminal_output.moment(row.started),
                         _waits(to_record(row)),
                     )
                     for row, ident in rows
@@ -138,7 +138,8 @@ def _called(record: dict[str, Any]) -> str:
 def _waits(record: dict[str, Any]) -> str:
     rows = record["waiting"]
     return ", ".join(
-        f"{row['step']} ({showing.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})" for row in rows
+        f"{row['step']} ({terminal_output.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})"
+        for row in rows
     )
 
 
@@ -155,7 +156,7 @@ def show(
     def work() -> int:
         from mcp_bridge.executions.scripts.call_history import CallHistory
         from mcp_bridge.executions.scripts.record import calls_so_far
-        from mcp_bridge.executions.sessions.places import left_behind
+        from mcp_bridge.executions.sessions.cell_placement import reason_never_resumed
         from mcp_bridge.executions.status import RESUMABLE, effective_status
         from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -173,7 +174,7 @@ def show(
             record = to_record(row) | {"status": effective_status(row)}
             if row.kind == "script" and record["status"] in RESUMABLE:
                 history = CallHistory(recorded)
-                if (why := await left_behind(SessionStore(database), row, history)) is not None:
+                if (why := await reason_never_resumed(SessionStore(database), row, history)) is not None:
                     record["left_behind"] = f"{why}. {calls_so_far(history)}".rstrip()
             # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
@@ -197,37 +198,39 @@ def show(
 
 
 def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
-    showing.echo(f"{row.id}: {escape_name(record['program'])} ({row.origin}'s), {record['status']}")
+    terminal_output.echo(f"{row.id}: {escape_name(record['program'])} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
-    showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
+    keyed = f", key {row.key!r}{whose}" if row.key else ""
+    terminal_output.echo(f"started {terminal_output.moment(row.started)}{keyed}")
     if record["steps"]:
         cells = []
         for step in record["steps"]:
             value = step.get("error") if step.get("error") is not None else step.get("output")
-            value_text = "" if value is None else showing.short_value(value)
+            value_text = "" if value is None else terminal_output.short_value(value)
             cells.append((step["id"], step["status"], str(step.get("retries") or ""), value_text))
-        showing.table(("step", "status", "retries", "output or error"), cells)
+        terminal_output.table(("step", "status", "retries", "output or error"), cells)
     for name in ("stdout", "stderr", "traceback"):
         if text := record.get(name):
-            showing.echo(f"{name}:")
-            showing.echo(text.removesuffix("\n"))
+            terminal_output.echo(f"{name}:")
+            terminal_output.echo(text.removesuffix("\n"))
     if record["output"] is not None:
-        showing.echo(f"output: {showing.whole_value(record['output'])}")
+        terminal_output.echo(f"output: {terminal_output.whole_value(record['output'])}")
     if record["error"] is not None:
-        showing.echo(f"{record['code'] or 'error'}: {showing.hung(record['error'])}")
-    for line in showing.next_steps(record["waiting"], ident, config):
-        showing.echo(line)
-    for line in showing.unresolved(record):
-        showing.echo(line)
+        terminal_output.echo(f"{record['code'] or 'error'}: {terminal_output.hung(record['error'])}")
+    for line in terminal_output.next_steps(record["waiting"], ident, config):
+        terminal_output.echo(line)
+    for line in terminal_output.unresolved(record):
+        terminal_output.echo(line)
     if "left_behind" in record:
-        ends = showing.command(f"execution cancel {ident}", config)
-        showing.echo(f"{record['status']}: it never goes on, since {record['left_behind']}")
-        showing.echo(f"{ends} ends it")
+        ends = terminal_output.command(f"execution cancel {ident}", config)
+        terminal_output.echo(f"{record['status']}: it never goes on, since {record['left_behind']}")
+        terminal_output.echo(f"{ends} ends it")
     elif record["status"] == "interrupted" and row.kind == "script" and row.key is None:
-        ends = showing.command(f"execution cancel {ident}", config)
-        showing.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
+        ends = terminal_output.command(f"execution cancel {ident}", config)
+        terminal_output.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
     elif record["status"] == "interrupted":
-        showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
+        resume = terminal_output.command(f"execution resume {ident}", config)
+        terminal_output.echo(f"interrupted: resume it with {resume}")
 
 
 def _print_timeline(rows: list[TimelineRow]) -> None:
@@ -239,7 +242,7 @@ def _print_timeline(rows: list[TimelineRow]) -> None:
     cells = []
     for row in rows:
         value = row.error["message"] if row.error else row.value if row.value is not None else row.given
-        text = "" if value is None else showing.short_value(value)
+        text = "" if value is None else terminal_output.short_value(value)
         cells.append(
             (
                 ",".join(str(sequence) for sequence in row.sequences),
@@ -251,8 +254,8 @@ def _print_timeline(rows: list[TimelineRow]) -> None:
                 text,
             )
         )
-    showing.echo("")
-    showing.table(("entry", "at s", "took s", "what", "which", "how", "gave, or was given"), cells)
+    terminal_output.echo("")
+    terminal_output.table(("entry", "at s", "took s", "what", "which", "how", "gave, or was given"), cells)
     sums = totals(rows)
     counted = [
         (sums.calls, "calls"),
@@ -264,7 +267,7 @@ def _print_timeline(rows: list[TimelineRow]) -> None:
     ]
     words = [f"{number} {word}" for number, word in counted if number]
     cost = [f"{sums.cost_usd:.4f} USD"] if sums.cost_usd else []
-    showing.echo(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
+    terminal_output.echo(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
 
 
 @executions.command(
@@ -310,15 +313,15 @@ def resumed(
     Raises:
         BridgeError: As `argument_decoding.execution`, `Bridge.for_owner` and `Programs.resume`.
     """
-    from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
+    from mcp_bridge.cli.commands.resumed import print_resumed, resumed_execution
     from mcp_bridge.cli.terminal_prompts import terminal
 
-    async def work(bridge: Bridge) -> GoneOn:
+    async def work(bridge: Bridge) -> ResumedExecution:
         row = await argument_decoding.execution(bridge.programs.store, execution)
         record = await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
-        return await gone_on(bridge, record, row)
+        return await resumed_execution(bridge, record, row)
 
-    return print_gone_on(run_with_bridge(configuration, work), named, as_json=as_json)
+    return print_resumed(run_with_bridge(configuration, work), named, as_json=as_json)
 
 
 @executions.command(
@@ -383,7 +386,7 @@ def _settlement(
 def _settled(
     named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
-    from mcp_bridge.cli.commands.gone_on import gone_on, print_gone_on
+    from mcp_bridge.cli.commands.resumed import print_resumed, resumed_execution
     from mcp_bridge.cli.terminal_prompts import terminal
 
     async def settled(bridge: Bridge, row: StoredExecution) -> dict[str, Any]:
@@ -394,13 +397,13 @@ def _settled(
     async def work(bridge: Bridge) -> dict[str, Any]:
         return await settled(bridge, await argument_decoding.execution(bridge.programs.store, execution))
 
-    async def settled_and_resumed(bridge: Bridge) -> GoneOn:
+    async def settled_and_resumed(bridge: Bridge) -> ResumedExecution:
         row = await argument_decoding.execution(bridge.programs.store, execution)
-        return await gone_on(bridge, await settled(bridge, row), row)
+        return await resumed_execution(bridge, await settled(bridge, row), row)
 
     configuration = configuration_loading.configure(named)
     if and_resume:
-        return print_gone_on(run_with_bridge(configuration, settled_and_resumed), named, as_json=as_json)
+        return print_resumed(run_with_bridge(configuration, settled_and_resumed), named, as_json=as_json)
     drive(configuration, work, named, as_json=as_json, settled=True)
     return exit_statuses.OK
 
@@ -424,6 +427,6 @@ def cancel(
             return await owner.cancel_execution(row.id, reason)
 
         record = drive(configuration_loading.configure(named), cancelled, named, as_json=as_json)
-        return exit_statuses.OK if record["status"] == "cancelled" else showing.status_of(record)
+        return exit_statuses.OK if record["status"] == "cancelled" else terminal_output.status_of(record)
 
     finish(work, as_json=as_json)

@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_bridge.cli import exit_statuses, showing
+from mcp_bridge.cli import exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.errors import BridgeError
 
@@ -104,9 +104,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:
         for one in gone:
-            showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
+            terminal_output.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
         if not gone and not left:
-            showing.echo("No image to remove.")
+            terminal_output.echo("No image to remove.")
         print_left(left)
     return exit_statuses.FAILED if left else exit_statuses.OK
 
@@ -114,7 +114,7 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
 def print_left(left: Sequence[tuple[str, str]]) -> None:
     """Name the images that could not be removed, and why."""
     for reference, why in left:
-        showing.echo_err(f"mcp-bridge: image_left: {reference} could not be removed: {why}")
+        terminal_output.echo_err(f"mcp-bridge: image_left: {reference} could not be removed: {why}")
 
 
 async def remove_images(

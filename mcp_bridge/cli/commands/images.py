@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -81,9 +81,9 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         cells = [
             (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB") for row in rows
         ]
-        showing.table(("image", "profile", "python", "packages", "size"), cells)
+        terminal_output.table(("image", "profile", "python", "packages", "size"), cells)
     else:
-        showing.echo("No image yet: the first run builds one, or `mcp-bridge image build`.")
+        terminal_output.echo("No image yet: the first run builds one, or `mcp-bridge image build`.")
 
 
 @images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
@@ -40,10 +40,12 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
         change = planned(client, file, installations.load(file.target), request, loaded.settings)
         if not _show(change):
-            showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
+            terminal_output.echo(
+                escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is.")
+            )
             return exit_statuses.OK
         if not request.yes and not _confirm("Write this?", f"mcp-bridge install {client.name} --yes"):
-            showing.echo_err("mcp-bridge: nothing was written.")
+            terminal_output.echo_err("mcp-bridge: nothing was written.")
             return exit_statuses.REFUSED
         turn.take_for(change)
         if change.config is not None and change.config.is_changed:
@@ -59,9 +61,9 @@ def install(loaded: settings.Loaded, request: Request) -> int:
             change.record.original = str(backup)
         change.record.sha256 = hash_of(file.new)
         installations.save(change.record)
-    showing.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
+    terminal_output.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
     if backup is not None:
-        showing.echo(escaping.escape_line(f"As it was: {backup}"))
+        terminal_output.echo(escaping.escape_line(f"As it was: {backup}"))
     return exit_statuses.OK
 
 
@@ -88,11 +90,11 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
                 turn.take_for(change)
                 _forget(installations, file.target, heirs)
             said = f"{client.title} doesn't have the bridge: {file.path} stays as it is."
-            showing.echo(escaping.escape_line(said))
+            terminal_output.echo(escaping.escape_line(said))
             return exit_statuses.OK
         hint = f"mcp-bridge install {client.name} --uninstall --yes"
         if not request.yes and not _confirm("Write this?", hint):
-            showing.echo_err("mcp-bridge: nothing was written.")
+            terminal_output.echo_err("mcp-bridge: nothing was written.")
             return exit_statuses.REFUSED
         turn.take_for(change)
         if original is not None and not change.record.was_there:
@@ -102,7 +104,7 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         if change.config is not None and change.config.is_changed:
             change.config.write(installations.backups)
         _forget(installations, file.target, heirs)
-    showing.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
+    terminal_output.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
     return exit_statuses.OK
 
 
@@ -202,9 +204,9 @@ def _show(change: Change) -> bool:
     files = [file for file in (change.file, change.config) if file is not None and file.is_changed]
     for file in files:
         for line in file.diff():
-            showing.echo(escaping.escape_line(line))
+            terminal_output.echo(escaping.escape_line(line))
     for note in change.notes:
-        showing.echo(escaping.escape_line(note))
+        terminal_output.echo(escaping.escape_line(note))
     return bool(files)
 
 

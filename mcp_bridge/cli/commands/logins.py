@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -61,7 +61,7 @@ def login(
             raise refused
         with contextlib.ExitStack() as stack:
             made = anyio.run(_log_in, spec, access, store, _Terminal(settings, stack, opens=not no_browser))
-        showing.echo(f"Logged in to {spec.name} at {made.issuer}.")
+        terminal_output.echo(f"Logged in to {spec.name} at {made.issuer}.")
         return exit_statuses.OK
 
     finish(work)
@@ -96,9 +96,9 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
             spec = replace(spec, headers={}, oauth=spec.oauth and replace(spec.oauth, client_secret=None))
         became = anyio.run(_log_out, spec, access, store)
         if became is None:
-            showing.echo(f"There was no login to {spec.name}.")
+            terminal_output.echo(f"There was no login to {spec.name}.")
         else:
-            showing.echo(f"Logged out of {spec.name}. Its tokens are forgotten here; {became}.")
+            terminal_output.echo(f"Logged out of {spec.name}. Its tokens are forgotten here; {became}.")
         return exit_statuses.OK
 
     finish(work)
@@ -139,10 +139,12 @@ def status(
         if as_json:
             print_json({"logins": rows})
         elif not rows:
-            showing.echo("No remote server is configured: see [servers.NAME] with a url in docs/configuration.md.")
+            terminal_output.echo(
+                "No remote server is configured: see [servers.NAME] with a url in docs/configuration.md."
+            )
         else:
             cells = [(row["name"], row["state"], row["issuer"] or "", row["url"] or "") for row in rows]
-            showing.table(("server", "login", "at", "address"), cells)
+            terminal_output.table(("server", "login", "at", "address"), cells)
         missing = name is not None and rows[0]["state"] in {"none", "ended", _REFUSED}
         return exit_statuses.FAILED if missing else exit_statuses.OK
 
@@ -229,18 +231,18 @@ class _Terminal:
         """As `downstream.oauth.login.Person`."""
         import anyio.to_thread
 
-        from mcp_bridge.cli.browser import page_that_leads_to
+        from mcp_bridge.cli.browser import open_via_redirect_file
         from mcp_bridge.private_files import state_directory
 
         directory = await anyio.to_thread.run_sync(state_directory, self._settings.state_dir)
-        opened = self._stack.enter_context(page_that_leads_to(address, directory, wanted=self._opens))
+        opened = self._stack.enter_context(open_via_redirect_file(address, directory, wanted=self._opens))
         self._pastes = not opened and (not self._opens or sys.stdin.isatty())
-        showing.echo(
+        terminal_output.echo(
             "Log in on the page that the browser has opened, or at:" if opened else "Log in with a browser at:"
         )
-        showing.echo(f"\n  {address}\n")
+        terminal_output.echo(f"\n  {address}\n")
         if self._pastes:
-            showing.echo(
+            terminal_output.echo(
                 "If the browser is on another machine, it ends at a page that it can't open: paste that page's address"
                 " here."
             )
@@ -262,7 +264,7 @@ class _Terminal:
                 try:
                     return read_answer(line.decode(errors="replace"), state)
                 except NotThisLoginError:
-                    showing.echo_err("mcp-bridge: that address doesn't belong to this login: copy it whole.")
+                    terminal_output.echo_err("mcp-bridge: that address doesn't belong to this login: copy it whole.")
             if not part or len(typed) > _MAX_LINE_BYTES:
                 break
         # The browser's own answer is waited for.

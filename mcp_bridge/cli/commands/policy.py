@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -67,12 +67,12 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
             print_json(_record(snapshot))
             return exit_statuses.OK
         if snapshot.floor is not None:
-            showing.echo("your own policy, which is a floor:")
+            terminal_output.echo("your own policy, which is a floor:")
             for line in _described(snapshot.floor):
-                showing.echo(line)
-            showing.echo("the folder's policy over it, with the lower limits of both:")
+                terminal_output.echo(line)
+            terminal_output.echo("the folder's policy over it, with the lower limits of both:")
         for line in _described(snapshot):
-            showing.echo(line)
+            terminal_output.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -134,9 +134,9 @@ def check(
             print_json({"ok": not errors, "findings": rows})
         else:
             for row in rows:
-                showing.echo(f"{row['level']}: {row['message']}")
+                terminal_output.echo(f"{row['level']}: {row['message']}")
             if not rows:
-                showing.echo("Nothing is wrong with the policy.")
+                terminal_output.echo("Nothing is wrong with the policy.")
         warned = any(row["level"] == "warning" for row in rows)
         return exit_statuses.FAILED if errors or (strict and warned) else exit_statuses.OK
 
@@ -258,13 +258,13 @@ def explain(
             print_json(explained.record())
             return exit_statuses.OK
         for line in explained.text().splitlines():
-            showing.echo(line)
+            terminal_output.echo(line)
         if found.server not in listed:
-            showing.echo_err(
+            terminal_output.echo_err(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
-            showing.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
+            terminal_output.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -65,14 +65,14 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
             rows = [_row(token, record, configured, now) for token, record in tokens]
             print_json({"tokens": rows, "without_tokens": without})
         elif not tokens and not without:
-            showing.echo("No principals: `mcp-bridge principal add NAME` makes a token for one.")
+            terminal_output.echo("No principals: `mcp-bridge principal add NAME` makes a token for one.")
         else:
             cells = [
                 (record.principal, token, _date(record.created), _end(record.expires), _state(record, configured, now))
                 for token, record in tokens
             ]
             cells += [(name, "none", "", "", "") for name in without]
-            showing.table(("principal", "token", "made", "ends", "state"), cells)
+            terminal_output.table(("principal", "token", "made", "ends", "state"), cells)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -128,7 +128,7 @@ def revoke(
 
     def work() -> int:
         store, _ = _opened(configuration_loading.load(config or ctx.obj), name)
-        showing.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
+        terminal_output.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
         return exit_statuses.OK
 
     finish(work)
@@ -185,7 +185,7 @@ def _show(made: NewToken, replaced: int, *, as_json: bool) -> None:
         )
         return
     # Alone on standard output, so that a script can take it.
-    showing.echo(made.text)
+    terminal_output.echo(made.text)
     sys.stdout.flush()
 
 
@@ -200,9 +200,11 @@ def _tell(
     if is_kept and made.record.expires is not None:
         ends += ", as long from now as what it replaces was made for (--expires says otherwise)"
     instead = f", in place of {_tokens(replaced)}" if replaced else ""
-    showing.echo_err(f"mcp-bridge: that is the token {made.id} of {name}{instead}. It {ends}, and isn't shown again.")
+    terminal_output.echo_err(
+        f"mcp-bridge: that is the token {made.id} of {name}{instead}. It {ends}, and isn't shown again."
+    )
     if name not in configured:
-        showing.echo_err(
+        terminal_output.echo_err(
             f"mcp-bridge: there is no [principals.{name}] in your configuration: {name} may do what everybody may, and"
             " approves nothing."
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -65,7 +65,7 @@ def run(
         async def started(bridge: Bridge) -> dict[str, Any]:
             return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
-        return showing.status_of(drive(configuration_loading.configure(named), started, named, as_json=as_json))
+        return terminal_output.status_of(drive(configuration_loading.configure(named), started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
 
@@ -96,7 +96,7 @@ def validate(
         known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.ProgramFile)], lenient=True)
         rows = [_validated(known, row) if isinstance(row, sources.ProgramFile) else row for row in read]
         if known.problem is not None:
-            showing.echo_err(f"mcp-bridge: the configured programs are left out: {known.problem}")
+            terminal_output.echo_err(f"mcp-bridge: the configured programs are left out: {known.problem}")
         if as_json:
             print_json(rows)
         else:
@@ -126,13 +126,15 @@ def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
 def _print_validated(row: dict[str, Any]) -> None:
     count = len(row["faults"])
     if count:
-        showing.echo(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
+        terminal_output.echo(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
     else:
-        showing.echo(f"{row['file']}: valid, {row['steps']} step{'' if row['steps'] == 1 else 's'}, {row['hash']}")
+        terminal_output.echo(
+            f"{row['file']}: valid, {row['steps']} step{'' if row['steps'] == 1 else 's'}, {row['hash']}"
+        )
     for fault in row["faults"]:
-        showing.echo(f"  {fault['path'] + ': ' if fault['path'] else ''}{fault['message']}")
+        terminal_output.echo(f"  {fault['path'] + ': ' if fault['path'] else ''}{fault['message']}")
     for fault in row["warnings"]:
-        showing.echo(f"  warning: {fault['path']}: {fault['message']}")
+        terminal_output.echo(f"  warning: {fault['path']}: {fault['message']}")
 
 
 @programs.command(
@@ -196,14 +198,14 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         if as_json:
             print_json({"programs": [_listed(name, *owned[name]) for name in names]})
         elif not names:
-            showing.echo("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
+            terminal_output.echo("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
         else:
             rows = []
             for name in names:
                 program, owner = owned[name]
-                about = showing.short_value(program.description)
+                about = terminal_output.short_value(program.description)
                 rows.append((name, owner, program.version, str(len(program.steps)), program.hash[:12], about))
-            showing.table(("name", "whose", "version", "steps", "hash", "description"), rows)
+            terminal_output.table(("name", "whose", "version", "steps", "hash", "description"), rows)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -230,7 +232,7 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
         program, owner = program_sources.one(configuration_loading.load(config or ctx.obj), name)
         print_json(program.data, indent=True)
         whose = "from a file" if owner == "file" else f"the {owner}'s"
-        showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {program.hash}")
+        terminal_output.echo_err(f"mcp-bridge: {name}: {whose}, hash {program.hash}")
         return exit_statuses.OK
 
     finish(work)
@@ -255,7 +257,7 @@ def save(
             row = await bridge.programs.library.save(name, _as_object(data, file), LOCAL_PRINCIPAL.name)
             return str(row["hash"])
 
-        showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
+        terminal_output.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
         return exit_statuses.OK
 
     finish(work)
@@ -322,7 +324,9 @@ def from_execution(
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise BridgeError("bad_argument", f"--output: {output} can't be written: {why}.") from None
-        showing.echo_err(f"mcp-bridge: {output}: read it, then: {showing.command(f'program run {output}', config)}")
+        terminal_output.echo_err(
+            f"mcp-bridge: {output}: read it, then: {terminal_output.command(f'program run {output}', config)}"
+        )
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -340,7 +344,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
             raise BridgeError(
                 "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
             )
-        showing.echo(f"deleted {name}")
+        terminal_output.echo(f"deleted {name}")
         return exit_statuses.OK
 
     finish(work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -68,18 +68,22 @@ def _print_result(result: Replayed, program: str | None) -> None:
     done = f"{result.events} events, {result.effects} effects, {result.status}"
     if result.difference is None:
         same = "it agrees with its record" if program is None else f"{program} would have done the same"
-        showing.echo(f"{result.execution}: {same}: {done}")
-        showing.echo(f"transitions {result.transitions}")
+        terminal_output.echo(f"{result.execution}: {same}: {done}")
+        terminal_output.echo(f"transitions {result.transitions}")
         return
     whose = "it differs from its record" if program is None else f"{program} would not have done the same"
-    showing.echo(f"{result.execution}: {whose}, after {done}")
+    terminal_output.echo(f"{result.execution}: {whose}, after {done}")
     for line in _difference(result.difference):
-        showing.echo(line)
+        terminal_output.echo(line)
 
 
 def _difference(difference: Difference) -> list[str]:
     def value(difference_value: Any) -> str:
-        return "nothing" if difference_value is None else showing.hung(showing.whole_value(difference_value))
+        return (
+            "nothing"
+            if difference_value is None
+            else terminal_output.hung(terminal_output.whole_value(difference_value))
+        )
 
     step = "" if difference.step is None else f", step {escape_name(difference.step)}"
     return [

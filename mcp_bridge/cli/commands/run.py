@@ -13,7 +13,7 @@ import anyio
 from mcp_bridge import escaping
 from mcp_bridge.cli import command_runner, configuration_loading, exit_statuses, terminal_prompts
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.record import GIVEN_BEFORE
+from mcp_bridge.executions.record import PREVIOUS_RESULT_NOTICE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.sandbox.languages import language_of_file
 from mcp_bridge.server.answers import displays
@@ -231,7 +231,7 @@ async def _run(
             asker=asker,
             live=live,
             # Progress is for people at a terminal: a log contains the script's output only.
-            news=_print_progress if sys.stderr.isatty() else None,
+            on_server_message=_print_progress if sys.stderr.isatty() else None,
         )
 
     return await command_runner.with_bridge(configuration, work)
@@ -281,8 +281,8 @@ def print_run(record: ExecutionRecord, terminal: Terminal, *, is_others: bool = 
         else:
             err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
     err += [f"mcp-bridge: {notice}" for notice in record.notices]
-    if record.given_before:
-        err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
+    if record.is_previous_result:
+        err.append(f"mcp-bridge: {PREVIOUS_RESULT_NOTICE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
     printed_out, printed_err = terminal.rest("stdout", record.stdout), terminal.rest("stderr", record.stderr)
     for stream, printed, texts in ((sys.stdout, printed_out, out), (sys.stderr, printed_err, err)):

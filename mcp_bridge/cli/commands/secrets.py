@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import read_secret
@@ -44,9 +44,9 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
     def work() -> int:
         vault, configs = _vault(configuration_loading.load(config or ctx.obj))
         where = vault.set(name, read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
-        showing.echo(f"{name} is kept in the {where}")
+        terminal_output.echo(f"{name} is kept in the {where}")
         if name not in configs:
-            showing.echo_err(
+            terminal_output.echo_err(
                 f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
             )
         return exit_statuses.OK
@@ -69,7 +69,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         if as_json:
             print_json({"secrets": [row.record() for row in rows]})
         elif not rows:
-            showing.echo(
+            terminal_output.echo(
                 "No secret is configured, or kept in the file: write [secrets.NAME], and keep its value with "
                 "`mcp-bridge secret set NAME`."
             )
@@ -83,7 +83,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 )
                 for row in rows
             ]
-            showing.table(("secret", "from", "for tools", "state"), cells)
+            terminal_output.table(("secret", "from", "for tools", "state"), cells)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -97,7 +97,7 @@ def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Con
         vault, _ = _vault(configuration_loading.load(config or ctx.obj))
         if not vault.remove(name, "keyring" if keyring else None):
             raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
-        showing.echo(f"removed {name}")
+        terminal_output.echo(f"removed {name}")
         return exit_statuses.OK
 
     finish(work)

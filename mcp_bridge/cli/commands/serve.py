@@ -288,7 +288,7 @@ def serve_http(
         raise first
     import anyio
 
-    from mcp_bridge.cli import showing
+    from mcp_bridge.cli import terminal_output
     from mcp_bridge.cli.listen_addresses import listening, warn_of_plain_http
     from mcp_bridge.http_settings import VIEWER_PATH
     from mcp_bridge.server.deferred_models import deferred_models
@@ -307,12 +307,14 @@ def serve_http(
         name = f"[{address}]" if ":" in address else address
 
         def announce() -> None:
-            showing.echo(f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}")
+            terminal_output.echo(
+                f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}"
+            )
             if first.settings.http.viewer:
-                showing.echo(f"The trace viewer: {'https' if tls else 'http'}://{name}:{bound}{VIEWER_PATH}/")
+                terminal_output.echo(f"The trace viewer: {'https' if tls else 'http'}://{name}:{bound}{VIEWER_PATH}/")
             sys.stdout.flush()
             if not authenticator.authenticates:
-                showing.echo_err(OPEN)
+                terminal_output.echo_err(OPEN)
             elif tls is None:
                 warn_of_plain_http(listener, "take the tokens, and act as their principals", PLAIN_HINT)
 

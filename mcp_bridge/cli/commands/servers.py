@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json, Program  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.configured_values import expanded_home
@@ -57,19 +57,19 @@ def list_(
             )
             for row in rows
         ]
-        showing.table(("server", "import as", "state", "tools", "configured in"), cells)
+        terminal_output.table(("server", "import as", "state", "tools", "configured in"), cells)
     else:
-        showing.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
+        terminal_output.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
             told = "\n".join(escaping.escape_controls(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
-            showing.told(told, "dim")
+            terminal_output.print_styled(told, "dim")
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
-        showing.told(f"{where}: {problem['message']}", "yellow")
+        terminal_output.print_styled(f"{where}: {problem['message']}", "yellow")
     for row in skipped:
-        showing.told(f"{row['name']} in {row['file']} left out: {row['reason']}", "dim")
+        terminal_output.print_styled(f"{row['name']} in {row['file']} left out: {row['reason']}", "dim")
     raise typer.Exit(_status(rows, start=start))
 
 
@@ -246,11 +246,11 @@ def search(
         sys.stdout.write(json.dumps({"matches": rows, "notices": notices}) + "\n")
         raise typer.Exit(exit_statuses.OK)
     for row in rows:
-        showing.echo(escaping.escape_controls(row["line"]))
+        terminal_output.echo(escaping.escape_controls(row["line"]))
     if not rows:
-        showing.echo("No tool was found.")
+        terminal_output.echo("No tool was found.")
     for notice in notices:
-        showing.told(notice, "dim", stream=sys.stderr)
+        terminal_output.print_styled(notice, "dim", stream=sys.stderr)
 
 
 async def _found(
@@ -270,7 +270,7 @@ async def _found(
             "server": hit.tool.server,
             "tool": hit.tool.name,
             "name": f"{hit.tool.server_alias}.{hit.tool.alias}",
-            "line": describe.hit_line(hit.tool),
+            "line": describe.search_result_line(hit.tool),
         }
         for hit in result.hits
     ]

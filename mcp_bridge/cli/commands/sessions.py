@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.escaping import escape_invisible
@@ -53,7 +53,7 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
         if as_json:
             print_json({"sessions": [row._asdict() for row, _ in rows]})
         elif not rows:
-            showing.echo("No session.")
+            terminal_output.echo("No session.")
         else:
             whose = {row.principal for row, _ in rows} != {LOCAL_PRINCIPAL.name}
             cells = [
@@ -62,12 +62,14 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
                     *((row.principal,) if whose else ()),
                     str(row.cells),
                     row.state,
-                    showing.moment(row.changed),
+                    terminal_output.moment(row.changed),
                     ident,
                 )
                 for row, ident in rows
             ]
-            showing.table(("name", *(("principal",) if whose else ()), "cells", "state", "used", "last cell"), cells)
+            terminal_output.table(
+                ("name", *(("principal",) if whose else ()), "cells", "state", "used", "last cell"), cells
+            )
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -105,13 +107,13 @@ def show(
                     ident,
                     row["status"],
                     row["left"],
-                    showing.moment(row["started"]),
+                    terminal_output.moment(row["started"]),
                     "" if row["rebuilt"] is None else str(row["rebuilt"]),
-                    _gist(row["code"]),
+                    _summary_line(row["code"]),
                 )
                 for row, (_, ident) in zip(rows, cells, strict=True)
             ]
-            showing.table(("cell", "id", "status", "left", "began", "cells rebuilt before", "code"), table)
+            terminal_output.table(("cell", "id", "status", "left", "began", "cells rebuilt before", "code"), table)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -145,7 +147,7 @@ def end(
         if as_json:
             print_json({"name": name, "ended": True})
         else:
-            showing.echo(f"The session {escape_invisible(name)} has ended.")
+            terminal_output.echo(f"The session {escape_invisible(name)} has ended.")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -208,7 +210,7 @@ def _cell(stored: StoredExecution) -> dict[str, Any]:
     }
 
 
-def _gist(code: str | None) -> str:
+def _summary_line(code: str | None) -> str:
     """The first line of a cell's code, as far as it fits."""
     lines = (code or "(erased)").strip().splitlines()
     more = " …" if len(lines) > 1 else ""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
@@ -59,7 +59,7 @@ _EFFECTS = {
 }
 
 
-class _Said(NamedTuple):
+class _FileSummary(NamedTuple):
     """What a file says.
 
     Attributes:
@@ -85,11 +85,11 @@ class _Server(NamedTuple):
 
     whole: Any
     part: Any
-    does: _Deed
+    does: _ServerAction
     changes: bool = False
 
 
-class _Deed(NamedTuple):
+class _ServerAction(NamedTuple):
     """What the bridge does with a server, and the keys of its entry that this tells."""
 
     text: str
@@ -100,7 +100,7 @@ class _TrustRequest(NamedTuple):
     """A file that can be trusted, and what it says."""
 
     content: Content
-    said: _Said
+    said: _FileSummary
 
 
 def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
@@ -137,17 +137,17 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
         if len(requests) == 1:
             raise BridgeError("nothing_to_trust", reason, hint="Then run `mcp-bridge trust` again.")
-        showing.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {reason}"))
+        terminal_output.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {reason}"))
     requests = [row for row in requests if _why_empty(row) is None]
     for row in requests:
         loaded.trust.refuse_within(row.content.file)
-    show = showing.echo_err if as_json else showing.echo
+    show = terminal_output.echo_err if as_json else terminal_output.echo
     for row in requests:
         for line in _described(row, loaded):
             show(line)
     new = [row for row in requests if not loaded.trust.is_trusted(row.content)]
     if new and not yes and not _confirm():
-        showing.echo_err("mcp-bridge: nothing was trusted.")
+        terminal_output.echo_err("mcp-bridge: nothing was trusted.")
         return exit_statuses.REFUSED
     for row in new:
         # Record the content that was shown, even if the files have changed since.
@@ -186,7 +186,7 @@ def _look(folder: Path, name: str, store: TrustStore) -> _TrustRequest | None:
     return _TrustRequest(content_of(file, data, said.table), said)
 
 
-def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
+def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _FileSummary:
     """What a folder's file says.
 
     Raises:
@@ -195,7 +195,9 @@ def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
     if name == CONFIG_NAME:
         table = settings.checked(data, file)
         tables = table.get("servers", {})
-        return _Said(table, {key: _Server(entry, entry, _does_own(entry)) for key, entry in tables.items()})
+        return _FileSummary(
+            table, {key: _Server(entry, entry, _own_entry_action(entry)) for key, entry in tables.items()}
+        )
     client = _client_of(name)
     problems: list[client_file_reading.Problem] = []
     content = client_file_reading.parse(data, file, client.syntax, problems)
@@ -208,7 +210,7 @@ def _parsed(data: bytes, file: Path, name: str, store: TrustStore) -> _Said:
         whole = client_file_reading.merged(_without_secrets(beneath.get(server)), part)
         servers[server] = _Server(whole, part, _does(client, server, whole), server in beneath)
     said = client_file_reading.folder_settings(client, content)
-    return _Said(folder_table(client, content, file, beneath), servers, said)
+    return _FileSummary(folder_table(client, content, file, beneath), servers, said)
 
 
 _PLAIN = frozenset({"type", "cwd", "bearer_token_env_var", "env_vars", "enabled_tools", "disabled_tools"})
@@ -292,33 +294,33 @@ _TARGET = ("type", "command", "args", "url", "httpUrl", "serverUrl")
 """The keys of an entry that say what is started or connected to, in any client's file."""
 
 
-def _does(client: Client, name: str, entry: Any) -> _Deed:
+def _does(client: Client, name: str, entry: Any) -> _ServerAction:
     """What the bridge does with an entry of a client's, by what it reads of it."""
     told = {key: entry[key] for key in _TARGET if key in entry} if isinstance(entry, dict) else entry
     try:
         spec = decode(name, shape(client.name, told, EntryContext(name, (), {})).entry, "", "project")
     except EntryError as error:
-        return _Deed(f"isn't used: {error}")
+        return _ServerAction(f"isn't used: {error}")
     if spec.problem is not None:
-        return _Deed(f"isn't used: {spec.problem}")
+        return _ServerAction(f"isn't used: {spec.problem}")
     if spec.is_remote:
-        return _Deed(f"connects to: {spec.url}")
+        return _ServerAction(f"connects to: {spec.url}")
     # Zed's older shape has the whole command in one table, with its environment.
     keys = frozenset() if isinstance(entry["command"], dict) else _COMMAND
-    return _Deed(f"starts, as you: {shlex.join((spec.command, *spec.args))}", keys)
+    return _ServerAction(f"starts, as you: {shlex.join((spec.command, *spec.args))}", keys)
 
 
 _COMMAND = frozenset({"command", "args"})
 
 
-def _does_own(entry: Any) -> _Deed:
+def _own_entry_action(entry: Any) -> _ServerAction:
     """What the bridge does with an entry of its own configuration, which is checked later."""
     table = entry if isinstance(entry, dict) else {"command": entry}
     if "command" in table:
         args = table.get("args", [])
         words = [table["command"], *(args if isinstance(args, list) else [args])]
-        return _Deed(f"starts, as you: {shlex.join(map(str, words))}", _COMMAND)
-    return _Deed(f"connects to: {table.get('url', table.get('openapi'))}")
+        return _ServerAction(f"starts, as you: {shlex.join(map(str, words))}", _COMMAND)
+    return _ServerAction(f"connects to: {table.get('url', table.get('openapi'))}")
 
 
 def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
@@ -355,7 +357,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
     files = [file for file in dict.fromkeys((*named, *others)) if loaded.trust.revoke(file)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
-    showing.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))
+    terminal_output.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))
     return exit_statuses.OK
 
 
@@ -368,10 +370,12 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
     if as_json:
         print_json({"trusted": rows})
     elif not rows:
-        showing.echo("No folder's files are trusted.")
+        terminal_output.echo("No folder's files are trusted.")
     else:
-        cells = [(escaping.escape_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
-        showing.table(("file", "trusted", "now"), cells)
+        cells = [
+            (escaping.escape_line(row["file"]), terminal_output.moment(row["since"]), row["state"]) for row in rows
+        ]
+        terminal_output.table(("file", "trusted", "now"), cells)
     return exit_statuses.OK
 
 

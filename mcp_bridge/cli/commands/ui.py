@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
-from mcp_bridge.cli.browser import page_that_leads_to
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
+from mcp_bridge.cli.browser import open_via_redirect_file
 from mcp_bridge.cli.command_runner import run_with_database
 from mcp_bridge.cli.listen_addresses import address, listening, warn_of_plain_http
 from mcp_bridge.cli.streams import queue_errors
@@ -56,9 +56,9 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
 
         from mcp_bridge.server.ending_signals import terminations
 
-        leading = page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
+        leading = open_via_redirect_file(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGINT, *terminations()) as signals:
-            showing.echo(f"The trace viewer: {url}")
+            terminal_output.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
             warn_of_plain_http(
                 listener,
@@ -67,12 +67,12 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
                 f"ssh -L {place.port}:127.0.0.1:{place.port} HOST.",
             )
             if port:
-                showing.echo_err(
+                terminal_output.echo_err(
                     f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"
                     " machine can listen there, and leave scripts in your browser that read the next viewer's token."
                     " Better: without --listen, or with port 0, which takes a free one."
                 )
-            showing.echo_err(
+            terminal_output.echo_err(
                 "Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it."
             )
             live = Live(database)

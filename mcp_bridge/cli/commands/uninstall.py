@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
@@ -63,15 +63,15 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.echo(escaping.escape_line(line))
+        terminal_output.echo(escaping.escape_line(line))
     if told and not yes and not _confirm(state=state):
-        showing.echo_err("mcp-bridge: nothing was removed.")
+        terminal_output.echo_err("mcp-bridge: nothing was removed.")
         return exit_statuses.REFUSED
     left = anyio.run(_remove, found, directory, state)
     with suppress(OSError):
         directory.rmdir()
     for line in _remaining(found, loaded, state=state):
-        showing.echo(escaping.escape_line(line))
+        terminal_output.echo(escaping.escape_line(line))
     return exit_statuses.FAILED if left else exit_statuses.OK
 
 

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.listen_addresses import address, listening
 from mcp_bridge.cli.streams import queue_errors
 from mcp_bridge.errors import BridgeError
@@ -55,8 +55,8 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         at = socket.getsockname()
 
         def ready() -> None:
-            showing.echo(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
-            showing.echo(f"key {opened.vkey}")
+            terminal_output.echo(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+            terminal_output.echo(f"key {opened.vkey}")
             sys.stdout.flush()
 
         serve_witness(opened, socket, ready)

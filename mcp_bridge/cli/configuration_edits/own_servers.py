@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
 from mcp_bridge.cli.configuration_edits.server_entries import (
@@ -53,7 +53,7 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
         file = ConfigurationFile(path, "toml")
         if (existing := file.member("servers", name)) is not None:
             if existing == table:
-                showing.echo(escaping.escape_line(f"{file.path} has it already."))
+                terminal_output.echo(escaping.escape_line(f"{file.path} has it already."))
                 return exit_statuses.OK
             raise BridgeError(
                 "server_exists",
@@ -63,7 +63,7 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
         file.set(("servers", name), table)
         status = _written(loaded, file)
     if spec.openapi is not None and not spec.openapi.is_remote and not Path(spec.openapi.location).exists():
-        showing.echo(escaping.escape_line(f"There is no {spec.openapi.location} yet."))
+        terminal_output.echo(escaping.escape_line(f"There is no {spec.openapi.location} yet."))
     return status
 
 
@@ -137,9 +137,9 @@ def _imported(
             notes.append(f"{name!r} is left out: {file.path} has another server of this name.")
     file.set_all(("servers",), added)
     for line in (*file.diff(), *notes):
-        showing.echo(escaping.escape_line(line))
+        terminal_output.echo(escaping.escape_line(line))
     if not file.is_changed:
-        showing.echo(escaping.escape_line(f"There is nothing to import from {theirs.path}."))
+        terminal_output.echo(escaping.escape_line(f"There is nothing to import from {theirs.path}."))
         return exit_statuses.OK
     refusal = BridgeError(
         "not_asked",
@@ -147,7 +147,7 @@ def _imported(
         hint=f"Write `mcp-bridge servers import {client.name} --yes`.",
     )
     if not yes and not terminal_prompts.confirm("Write this?", refusal):
-        showing.echo_err("mcp-bridge: nothing was written.")
+        terminal_output.echo_err("mcp-bridge: nothing was written.")
         return exit_statuses.REFUSED
     # What only the user could read in the client's file stays so.
     mode = theirs.target.stat().st_mode & 0o777 if file.old is not None else 0o600
@@ -193,7 +193,7 @@ def _written(loaded: settings.Loaded, file: ConfigurationFile, *, mode: int | No
     installations = Installations(loaded.settings.state_dir)
     installations.prepare()
     for line in () if shown else file.diff():
-        showing.echo(escaping.escape_line(line))
+        terminal_output.echo(escaping.escape_line(line))
     file.write(installations.backups, mode=mode)
-    showing.echo(escaping.escape_line(f"Written: {file.path}."))
+    terminal_output.echo(escaping.escape_line(f"Written: {file.path}."))
     return exit_statuses.OK

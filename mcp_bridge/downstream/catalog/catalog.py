@@ -18,7 +18,7 @@ from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex,
 from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
-from mcp_bridge.downstream.search.vectors import FUSED
+from mcp_bridge.downstream.search.vectors import FUSION_CANDIDATES
 from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import did_you_mean, is_misspelt
@@ -273,7 +273,7 @@ class Catalog:
         index = await self._ready_index()
         by_meaning = self._meaning if not strict and query.strip() else None
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
-        hits = await on_thread(search, query, limit if by_meaning is None else FUSED)
+        hits = await on_thread(search, query, limit if by_meaning is None else FUSION_CANDIDATES)
         if by_meaning is not None:
             near, notice = await by_meaning.ranking(
                 query, index.tools, lambda number: index.tools[number].server in names

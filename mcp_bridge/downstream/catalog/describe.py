@@ -50,7 +50,7 @@ def line(tool: ToolInfo) -> str:
     return _line(tool)[0]
 
 
-def hit_line(tool: ToolInfo) -> str:
+def search_result_line(tool: ToolInfo) -> str:
     """As `line`, with what a call needs alone: `git.git_log(repo_path, …) — Shows the commit logs`."""
     params = signature(tool).params
     texts = [param.py_name for param in params if param.required][:_LINE_PARAMS]

@@ -22,7 +22,7 @@ LOG_LEVELS: tuple[LoggingLevel, ...] = (
 )  # fmt: skip
 """From the least severe to the most."""
 
-SEVERAL = 2
+MIN_SHARED_PRINCIPALS = 2
 """From so many principals on, log messages of a server can't be attributed to one."""
 
 
@@ -41,7 +41,7 @@ class CallListeners:
 
     def add(self, listener: Listener) -> Progressed | None:
         """A call begins. Returns what takes the server's progress with it, if its listener is told."""
-        if len(self._principals) < SEVERAL:
+        if len(self._principals) < MIN_SHARED_PRINCIPALS:
             self._principals.add(listener.principal)
         self._listeners.append(listener)
         return None if listener.tell is None else _progress_teller(listener.tell)
@@ -53,7 +53,7 @@ class CallListeners:
     @property
     def serves_several(self) -> bool:
         """Whether calls have been made for several principals."""
-        return len(self._principals) >= SEVERAL
+        return len(self._principals) >= MIN_SHARED_PRINCIPALS
 
     def on_log(self, level: LoggingLevel, data: Any) -> None:
         """Take a log message of the server."""

@@ -247,8 +247,8 @@ class SupervisedServer:
                 self._set_listing(start.connection.listing)
             else:
                 start.connection = None
-                telling = self._choice.telling(launched)
-                start.error = server_errors.start_failure(self.spec, telling, self._mask_output)
+                relevant_attempts = self._choice.relevant_attempts(launched)
+                start.error = server_errors.start_failure(self.spec, relevant_attempts, self._mask_output)
         except BridgeError as error:
             # Not a failure: the bridge is shutting down.
             start.error = error

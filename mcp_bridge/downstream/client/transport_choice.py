@@ -54,19 +54,19 @@ class TransportChoice:
             launched: The connections of a start of which none is ready.
         """
         self._tried_first = 0
-        if self._spec.type != "auto" or _misunderstanding(launched) is None:
+        if self._spec.type != "auto" or _transport_mismatch(launched) is None:
             return False
         self._tried_first = len(launched)
         self._speaks_sse = not self._speaks_sse
         return True
 
-    def telling(self, launched: Sequence[ServerConnection]) -> Sequence[ServerConnection]:
+    def relevant_attempts(self, launched: Sequence[ServerConnection]) -> Sequence[ServerConnection]:
         """The connections of a start that has failed, up to the one that says why.
 
         A server that refuses the other transport, too, doesn't speak that: why the first one failed is the reason, and
         the next start begins with it again.
         """
-        first, last = _misunderstanding(launched[: self._tried_first]), _misunderstanding(launched)
+        first, last = _transport_mismatch(launched[: self._tried_first]), _transport_mismatch(launched)
         if first is None or last is None or (first, last) == ("refused", "bad_answer"):
             return launched
         self._speaks_sse = not self._speaks_sse
@@ -77,7 +77,7 @@ class TransportChoice:
         self._speaks_legacy_only = self._spec.era == "auto" and connection.mode == "legacy"
 
 
-def _misunderstanding(launched: Sequence[ServerConnection]) -> str | None:
+def _transport_mismatch(launched: Sequence[ServerConnection]) -> str | None:
     """How the last of some connections has shown that the server may speak another transport, or None."""
     failure = remote_failure(launched[-1].failure) if launched else None
     return failure.kind if failure is not None and failure.kind in {"refused", "bad_answer"} else None

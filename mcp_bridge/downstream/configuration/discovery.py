@@ -46,7 +46,7 @@ from mcp_bridge.downstream.configuration.known_clients import CLIENTS, claude_co
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
-from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress, has_token, leads_here
+from mcp_bridge.downstream.configuration.self_reference.addresses import OwnAddress, has_token, points_to_this_bridge
 from mcp_bridge.downstream.configuration.self_reference.command_lines import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import OWN_SCOPES, Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
@@ -583,7 +583,7 @@ def starts_the_bridge(entry: Any) -> bool:
 
 def is_the_bridge(entry: Any, address: OwnAddress, environ: Mapping[str, str]) -> bool:
     """Whether an undecoded entry of any client's starts this bridge, or leads to one on this machine."""
-    return starts_the_bridge(entry) or leads_here(_texts(entry), address, environ)
+    return starts_the_bridge(entry) or points_to_this_bridge(_texts(entry), address, environ)
 
 
 def is_another_bridge(entry: Any, environ: Mapping[str, str]) -> bool:
@@ -668,7 +668,7 @@ def _bridge(
     if spec.scope in OWN_SCOPES:
         return None
     texts = [spec.url or "", spec.command, *spec.args, *spec.env.values(), *spec.headers.values()]
-    if leads_here(texts, own_address, {}):
+    if points_to_this_bridge(texts, own_address, {}):
         reason = "it is the address of a bridge on this machine, for clients."
         return Skipped(spec.name, spec.source, reason, is_self=True)
     if has_token(texts, {}):

@@ -262,7 +262,9 @@ class LoginTokens:
                 answer = await client.send(request)
         except UnreachableError as error:
             if not error.was_sent:
-                await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+                await self._store_with_retries(
+                    login.model_copy(update={"refresh_sent": False}), "an unused refresh token"
+                )
             return self._no_answer(login, error.reason, was_sent=error.was_sent)
         if httpx2.codes.is_success(answer.status_code):
             try:
@@ -272,13 +274,13 @@ class LoginTokens:
             return await self._accept(login, tokens, made_at)
         why = f"it answered {answer.status_code}"
         if _is_unread(answer):
-            await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+            await self._store_with_retries(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
             return self._no_answer(login, why, was_sent=False, wait=retry_after(answer.headers.get("retry-after")))
         is_refusal = httpx2.codes.is_client_error(answer.status_code)
         code = oauth_error(answer.content, sent_texts(request))[0] if is_refusal else ""
         if code == "invalid_client" and self._spec.oauth is not None and self._spec.oauth.client_id is not None:
             # It hasn't looked at the token, which is good once the configuration is.
-            await self._keep_insisting(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
+            await self._store_with_retries(login.model_copy(update={"refresh_sent": False}), "an unused refresh token")
             refusal = "needs another client_secret: its authorization server refuses the client (invalid_client)"
             return self._paused(login_needed(self._spec.name, refusal))
         is_over = code in _FINAL or (answer.status_code in _REFUSES_TOKENS and code not in {"", *_PASSES})
@@ -311,7 +313,7 @@ class LoginTokens:
         )
         self._renewed_at = time.monotonic()
         # The old refresh token may be worth nothing any more.
-        await self._keep_insisting(renewed, "the new tokens")
+        await self._store_with_retries(renewed, "the new tokens")
         return tokens.access_token
 
     def _no_answer(self, login: Login, why: str, *, was_sent: bool, wait: float | None = None) -> BridgeError:
@@ -325,7 +327,7 @@ class LoginTokens:
         self._pause = (time.monotonic() + seconds, error)
         return error
 
-    async def _keep_insisting(self, login: Login, what: str) -> None:
+    async def _store_with_retries(self, login: Login, what: str) -> None:
         """Keep what would cost the login if it weren't kept, however busy the store is."""
         for attempt in range(1, KEEP_ATTEMPTS + 1):
             try:

@@ -309,7 +309,7 @@ class Body:
         if looked_at.is_enough or not isinstance(node.value, dict):
             return [{}]
         schema: Json = node.value
-        plain = {key: value for key, value in schema.items() if key in _TELLING}
+        plain = {key: value for key, value in schema.items() if key in _FILE_KEYWORDS}
         if "items" in plain:
             plain["items"] = Node(plain["items"], node.uri)
         if of_object := {key: value for key, value in schema.items() if key in {"properties", "required"}}:
@@ -381,7 +381,7 @@ _MAX_ALTERNATIVES = 100
 _SAID = frozenset({"type", "format", "enum", "const", "pattern", "minimum", "maximum", "minLength", "maxLength"})
 """Keywords that are kept of what may be a file, too."""
 
-_TELLING = _SAID | {"contentEncoding", "contentMediaType", "items"}
+_FILE_KEYWORDS = _SAID | {"contentEncoding", "contentMediaType", "items"}
 """Keywords that tell a file."""
 
 

@@ -53,7 +53,7 @@ from mcp_bridge.downstream.openapi.responses import (
     leaves_doubt,
     said,
     to_result,
-    told_headers,
+    visible_headers,
 )
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.errors import BridgeError
@@ -292,7 +292,7 @@ class OpenApiConnection(ServerConnection):
         status = response.status_code
         headers = {
             name: self._hidden.hide(value.encode("utf-8", "replace")).decode("utf-8", "replace")
-            for name, value in told_headers(response.headers.multi_items()).items()
+            for name, value in visible_headers(response.headers.multi_items()).items()
         }
         if response.headers.get("content-encoding", "identity").lower() != "identity" and method != "HEAD":
             raise RequestFailedError(

@@ -52,7 +52,7 @@ _SHOWN_CHARS = 8000
 _MAX_HEADERS = 60
 _MAX_HEADER_CHARS = 2000
 
-_UNTOLD = frozenset(
+_HIDDEN_HEADERS = frozenset(
     {"set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "proxy-authenticate", "connection"}
     | {"keep-alive", "transfer-encoding", "trailer", "upgrade", "strict-transport-security", "alt-svc", "nel"}
 )
@@ -105,12 +105,12 @@ class Response:
         return "utf-8"
 
 
-def told_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+def visible_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The headers of a response that scripts may see, names in lower case."""
     found: dict[str, str] = {}
     for name, value in headers:
         lower = name.lower()
-        if lower in _UNTOLD or len(found) >= _MAX_HEADERS or len(value) > _MAX_HEADER_CHARS:
+        if lower in _HIDDEN_HEADERS or len(found) >= _MAX_HEADERS or len(value) > _MAX_HEADER_CHARS:
             continue
         found[lower] = f"{found[lower]}, {value}" if lower in found else value
     return found

@@ -33,7 +33,7 @@ _AS_BASE = "x-mcp-bridge-as-base"
 _MAX_CHAIN = 50
 """References in a row, each to the next."""
 
-_MAX_HEIRS = 100
+_MAX_DERIVED = 100
 """Of one schema. Where there are more, it may have any further properties."""
 
 _ANNOTATIONS = frozenset(
@@ -151,7 +151,7 @@ class SchemaReferences:
             return False
         if isinstance(value.get("discriminator"), dict):
             return True
-        if place is None or (heirs := self._heirs.get(place)) is None:
+        if place is None or (heirs := self._derived.get(place)) is None:
             return False
         return any(self._place(Node(each, place[0])) in heirs for each in _listed(value))
 
@@ -177,10 +177,10 @@ class SchemaReferences:
             return node
         own = {key: each for key, each in node.value.items() if key != "discriminator" and key not in _LISTS}
         listed = _listed(node.value)
-        heirs = [] if is_base or listed else self._heirs_of(node, place)
+        heirs = [] if is_base or listed else self._derived_of(node, place)
         if not is_base and not listed and not heirs:
             return Node(own, node.uri)
-        if len(heirs) > _MAX_HEIRS:
+        if len(heirs) > _MAX_DERIVED:
             return Node(own | {"additionalProperties": True}, node.uri)
         if own.get("additionalProperties") is False:
             # It would refuse what each of the heirs adds. This is what is meant, and which only the service checks.
@@ -196,14 +196,14 @@ class SchemaReferences:
         choice = [*({"$ref": _address(heir), _AS_BASE: True} for heir in heirs), base]
         return Node(told | {"anyOf": choice}, node.uri)
 
-    def _heirs_of(self, node: Node, place: Place | None) -> list[Place]:
+    def _derived_of(self, node: Node, place: Place | None) -> list[Place]:
         """Where the heirs of a schema are, and theirs; if there are too many, not all of them."""
         found: dict[Place, None] = {}
         waiting = deque([(node, place)])
-        while waiting and len(found) <= _MAX_HEIRS:
+        while waiting and len(found) <= _MAX_DERIVED:
             here, where = waiting.popleft()
             for heir in self._named_by(here, where):
-                if len(found) > _MAX_HEIRS:
+                if len(found) > _MAX_DERIVED:
                     break
                 if heir != place and heir not in found:
                     found[heir] = None
@@ -218,7 +218,7 @@ class SchemaReferences:
                 if (heir := self._place(Node(each, node.uri))) is not None:
                     yield heir
         if place is not None:
-            yield from self._heirs.get(place, ())
+            yield from self._derived.get(place, ())
 
     def _place(self, node: Node) -> Place | None:
         """Where a reference leads, or a schema's name; None if nothing is there."""
@@ -234,7 +234,7 @@ class SchemaReferences:
         return None
 
     @cached_property
-    def _heirs(self) -> dict[Place, dict[Place, None]]:
+    def _derived(self) -> dict[Place, dict[Place, None]]:
         """Where the schemas are whose `allOf` names another and that add something to it, by that other's place."""
         found: dict[Place, dict[Place, None]] = {}
         for uri, document in self._references.documents.items():

@@ -32,7 +32,7 @@ _LEAST_SYNONYM = 0.7
 # A need's strength: the share of a phrase that a query has, to this power, and less if that says little. Two rare words
 # together weigh about so much.
 _SHARE_POWER = 1.5
-_TELLING = 13.0
+_FULL_MATCH_BONUS = 13.0
 # What it adds to a strength that all phrases for a need together have much of the query.
 _TOGETHER = 0.6
 # The most needs of a query, and the least strength beside the strongest.
@@ -106,12 +106,12 @@ class Phrasings:
             for need in self._needs.get(part, ()):
                 together[need] = together.get(need, 0.0) + weight
         strengths = {
-            need: _TOGETHER * min(1.0, weight / whole) * min(1.0, weight / _TELLING)
+            need: _TOGETHER * min(1.0, weight / whole) * min(1.0, weight / _FULL_MATCH_BONUS)
             for need, weight in together.items()
         }
         of_phrases: dict[int, float] = {}
         for phrase, weight in had.items():
-            strength = min(1.0, weight / self._whole[phrase]) ** _SHARE_POWER * min(1.0, weight / _TELLING)
+            strength = min(1.0, weight / self._whole[phrase]) ** _SHARE_POWER * min(1.0, weight / _FULL_MATCH_BONUS)
             need = self._need_of[phrase]
             of_phrases[need] = max(strength, of_phrases.get(need, 0.0))
         for need, strength in of_phrases.items():

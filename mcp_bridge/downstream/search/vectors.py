@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
-FUSED = 50
+FUSION_CANDIDATES = 50
 """The best so many of either ranking are fused."""
 
 # What the nearest tool's meaning counts beside the best one's words, which are the surer sign.
@@ -107,7 +107,7 @@ class VectorIndex:
         self._matrix = self._matrix.reshape(len(rows), -1)
 
     def nearest(self, query: array[float], allowed: Callable[[int], bool]) -> list[tuple[int, float]]:
-        """The numbers of the tools that are near to a query, each with its nearness, best first; at most `FUSED`.
+        """The numbers of the tools near to a query, each with its nearness, best first; at most `FUSION_CANDIDATES`.
 
         A nearness is 1 for the nearest tool, if it is clearly so, and 0 for tools that are as near as most.
 
@@ -128,7 +128,7 @@ class VectorIndex:
         span = _SPAN
         for number in (-scores).argsort(kind="stable").tolist():
             above = float(scores[number]) - common
-            if len(found) == FUSED or (found and above <= 0):
+            if len(found) == FUSION_CANDIDATES or (found and above <= 0):
                 break
             if allowed(number):
                 span = span if found else max(span, above)

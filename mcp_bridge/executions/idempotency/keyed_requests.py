@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.idempotency.generated_keys import execution_of
 from mcp_bridge.executions.idempotency.keys import MAX_KEY_CHARS
-from mcp_bridge.executions.idempotency.runs_without_key import execution_of
 from mcp_bridge.executions.readiness import can_resume_with_answers
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.gate.request_context import NO_REQUEST

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_CHANGED_BYTES = 16 << 20
 """Most bytes of memories that one dry run saves."""
 
-MAX_TOLD = 20
+MAX_LISTED = 20
 """Most keys that a notice names."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False)
@@ -80,6 +80,6 @@ def not_saved(memories: DryMemories) -> list[str]:
     """The notice of what a dry run would have saved or deleted."""
     if not memories.changed:
         return []
-    names = ", ".join(escape_name(key) for key in list(memories.changed)[:MAX_TOLD])
-    more = ", …" if len(memories.changed) > MAX_TOLD else ""
+    names = ", ".join(escape_name(key) for key in list(memories.changed)[:MAX_LISTED])
+    more = ", …" if len(memories.changed) > MAX_LISTED else ""
     return [f"dry run: these memories are as they were: {names}{more}"]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval
 
-MAX_TOLD = 20
+MAX_LISTED = 20
 """Most calls that a notice names."""
 
 MAX_GIVEN_CHARS = 500
@@ -106,13 +106,13 @@ def waiting_row(number: int, since: float, tool: str) -> WaitingRow:
     return {"effect": number, "step": PLAN, "kind": "approval", "name": tool, "call": PLAN, "since": since}
 
 
-def of_approvals(approvals: Iterable[Approval]) -> Approval | None:
+def plan_approval(approvals: Iterable[Approval]) -> Approval | None:
     """The question about an execution's plan: the one that was asked last."""
     found = [row for row in approvals if "listed" in row.question]
     return max(found, key=lambda row: row.effect) if found else None
 
 
-def left_to_make(asked: QuestionFields, entries: Iterable[Recorded]) -> ApprovedCalls:
+def remaining_approved_calls(asked: QuestionFields, entries: Iterable[Recorded]) -> ApprovedCalls:
     """What is left of an approved plan.
 
     Args:
@@ -150,15 +150,15 @@ def denied(asked: QuestionFields, entries: Iterable[Recorded]) -> BridgeError:
         asked: The question.
         entries: The execution's. Where the policy allows the calls, the run may have begun before the decision.
     """
-    left = left_to_make(asked, entries).left
+    left = remaining_approved_calls(asked, entries).left
     lines = ["A person has denied the calls that the dry run of this script has listed:"]
-    for call in asked["details"]["calls"][:MAX_TOLD]:
+    for call in asked["details"]["calls"][:MAX_LISTED]:
         one = next((one for one in left if one.is_of(call["tool"], call["arguments"])), None)
         if one is not None:
             left.remove(one)
         given = escape_invisible(json.dumps(call["arguments"], ensure_ascii=False))[:MAX_GIVEN_CHARS]
         lines.append(f"{escape_name(call['tool'])} {given}" + (" (made before that)" if one is None else ""))
-    if len(asked["details"]["calls"]) > MAX_TOLD:
+    if len(asked["details"]["calls"]) > MAX_LISTED:
         lines.append(f"… ({len(asked['details']['calls'])} in all)")
     return BridgeError("denied", "\n".join(lines))
 
@@ -222,6 +222,6 @@ def unused_notices(approved: ApprovedCalls) -> list[str]:
     """What is told of calls that were approved as a whole, and not made."""
     if not approved.left:
         return []
-    names = ", ".join(escape_name(call.tool) for call in approved.left[:MAX_TOLD])
-    more = ", …" if len(approved.left) > MAX_TOLD else ""
+    names = ", ".join(escape_name(call.tool) for call in approved.left[:MAX_LISTED])
+    more = ", …" if len(approved.left) > MAX_LISTED else ""
     return [f"dry run: {len(approved.left)} of the calls that were approved as a whole were not made: {names}{more}"]

@@ -22,13 +22,13 @@ from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs import waits
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
-from mcp_bridge.executions.programs.program_run import Earlier, ProgramRun
+from mcp_bridge.executions.programs.program_run import PriorRun, ProgramRun
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash, waits_since
 from mcp_bridge.executions.programs.subjects import subjects_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
-from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
+from mcp_bridge.governance.denied_steps import MAX_LISTED, denied_steps_message
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.language import program_parser as programs
@@ -271,7 +271,7 @@ class Programs:
         Raises:
             BridgeError: `denied_steps`: such programs are refused.
         """
-        what = told_denied(program, denied)
+        what = denied_steps_message(program, denied)
         if not self.rules.refuses_denied_steps:
             logger.warning("%s", what)
             return
@@ -279,7 +279,7 @@ class Programs:
             "denied_steps",
             f"The program was not begun: {what}.",
             hint='Leave these steps out. With denied_steps = "warn" in [programs] they begin, with a warning.',
-            steps=[row._asdict() for row in denied[:MAX_TOLD]],
+            steps=[row._asdict() for row in denied[:MAX_LISTED]],
         )
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
@@ -365,7 +365,7 @@ class Programs:
             # Whoever resumes it: it never gets servers that its starter didn't give it.
             servers=_servers_of(history),
             warnings=_start(history).denied,
-            earlier=Earlier(
+            earlier=PriorRun(
                 ids_of(values),
                 (stored.record or {}).get("waiting", ()),
                 approved,
@@ -578,14 +578,14 @@ def _restored(stored: StoredExecution, data: bytes) -> Machine:
 def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
     listed = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
-    ways = {row["kind"]: _WAYS_ON.get(row["kind"], "Resume it with a payload.") for row in rows}
+    ways = {row["kind"]: _RESUME_HINTS.get(row["kind"], "Resume it with a payload.") for row in rows}
     hint = " ".join(dict.fromkeys(ways.values()))
     return BridgeError(
         "still_waiting", f"The execution {stored.id} still waits for: {listed}.", hint=hint, waiting=rows
     )
 
 
-_WAYS_ON = {
+_RESUME_HINTS = {
     "approval": "A person decides, with `mcp-bridge approvals`.",
     "wait": "Resume it when the time has come.",
     IN_DOUBT: "A person says what happened, with `mcp-bridge execution settle`.",

@@ -115,7 +115,7 @@ class Journal(Protocol):
         """Record that the guest requested an effect that the machine had not emitted."""
 
 
-class Earlier(NamedTuple):
+class PriorRun(NamedTuple):
     """What a resumed run has from earlier runs.
 
     Attributes:
@@ -156,10 +156,10 @@ class ProgramRun:
         violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has applied an event in this run.
-        waited, approved, references: As in `Earlier`.
+        waited, approved, references: As in `PriorRun`.
         asked: When waits were asked for, in seconds since 1970, by their effects: in this run, or an earlier one.
         doubts: Rows of the effects in doubt, by their numbers.
-        unresolved: As in `Earlier`. Nobody has settled these effects.
+        unresolved: As in `PriorRun`. Nobody has settled these effects.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class ProgramRun:
         servers: frozenset[str] | None = None,
         context: Mapping[str, Any] = MappingProxyType({}),
         warnings: Sequence[dict[str, Any]] = (),
-        earlier: Earlier | None = None,
+        earlier: PriorRun | None = None,
     ) -> None:
         self.program = program
         self.machine = machine
@@ -187,7 +187,7 @@ class ProgramRun:
         self.context = context
         self.warnings = warnings
         self.resumed = earlier is not None
-        earlier = earlier or Earlier({}, (), {}, [], {})
+        earlier = earlier or PriorRun({}, (), {}, [], {})
         self.references, self.waited, self.approved, self.unresolved, asked = earlier
         self.asked = dict(asked)
         self.violated: str | None = None

@@ -31,9 +31,9 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "program": run.program.name,
         "status": machine.status,
         "output": machine.output,
-        "error": machine.told_error,
+        "error": machine.error_with_reason,
         "code": ending[1] if ending and machine.error else None,
-        "steps": state.told_rows(machine),
+        "steps": state.trace_rows_with_reasons(machine),
         "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
     }
     if run.warnings:

@@ -14,7 +14,7 @@ from mcp_bridge.executions.programs.memory_bound import HeldMemory, held_bytes
 from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
-from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
+from mcp_bridge.governance.denied_steps import DeniedStep, denied_steps_message
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language import program_parser as programs
@@ -129,7 +129,7 @@ class Session:
         if isinstance(began, StoredExecution):
             return {"record": self._record(began)}
         if began.warnings and len(self.notices) < MAX_NOTICES:
-            self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
+            self.notices.append(denied_steps_message(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
 
     async def holds(self, values: Any) -> None:

@@ -15,7 +15,7 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import RecordedCall
-    from mcp_bridge.executions.scripts.divergence import RecordedCourse
+    from mcp_bridge.executions.scripts.divergence import DivergenceDetector
     from mcp_bridge.gate.request_context import RequestContext
 
 GRACE_SECONDS = 2.0
@@ -47,7 +47,7 @@ class AnswerOrder:
         course: What the run repeats of its record.
     """
 
-    def __init__(self, course: RecordedCourse) -> None:
+    def __init__(self, course: DivergenceDetector) -> None:
         self._course = course
         self._next = 0
         """The place of the next recorded answer to give."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldingRun, hold_call
+from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldsCalls, hold_call
 from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
@@ -25,7 +25,7 @@ _RESUMABLE = frozenset({"event", "tool"})
 """What a program can wait for that its script may deliver, with `programs.resume`."""
 
 
-class DrivingRun(HoldingRun, Protocol):
+class DrivingRun(HoldsCalls, Protocol):
     """The run of the script that drives them."""
 
     key: str | None

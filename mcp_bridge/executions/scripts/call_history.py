@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import (
+    CANCELLED_BY_SCRIPT,
     LOOKUP,
     NOT_DONE,
     PENDING,
-    TAKEN_BACK,
     CallOutcome,
     CallRef,
     Failure,
@@ -122,7 +122,7 @@ class RecordedCall:
     @property
     def is_answered(self) -> bool:
         """Whether the script was given an answer."""
-        return self.outcome is not None and self.outcome.result.status != TAKEN_BACK
+        return self.outcome is not None and self.outcome.result.status != CANCELLED_BY_SCRIPT
 
     def has_failed_with(self, code: str) -> bool:
         """Whether the script was given an error with this code."""
@@ -220,7 +220,7 @@ class CallHistory:
         if known is None:
             if not isinstance(outcome, RequestOutcome) or outcome.has_intent:
                 raise damaged(f"the entry {row.sequence} is the outcome of a call that has no intent")
-            if status == TAKEN_BACK:
+            if status == CANCELLED_BY_SCRIPT:
                 self.taken_back[call] = CallRequest.of(outcome.request)
                 return
             known = self._asked(call, outcome.request, row)
@@ -230,7 +230,7 @@ class CallHistory:
             known.outcome, known.place, known.ended = outcome, self.answers, row.time
             known.answered = row.sequence
             self.answers += 1
-        elif status == TAKEN_BACK:
+        elif status == CANCELLED_BY_SCRIPT:
             # The script cancelled it when its answer was already on the way.
             known.outcome, known.ended = outcome, row.time
 

@@ -11,9 +11,9 @@ import anyio
 
 from mcp_bridge.executions.scripts.call_history import CallRequest
 from mcp_bridge.ledger.log.payloads import (
+    CANCELLED_BY_SCRIPT,
     NOT_DONE,
     PENDING,
-    TAKEN_BACK,
     CallDecision,
     CallOutcome,
     CallRef,
@@ -276,11 +276,11 @@ class CallRecorder:
         """
         if self._tool is None:
             if is_held and self.request.is_cancelled:
-                await self.taken_back_unbegun()
+                await self.record_cancelled_before_intent()
         elif self._log.key is None or self.request.is_cancelled:
-            self._end(self._of_tool(NoAnswer(TAKEN_BACK)))
+            self._end(self._of_tool(NoAnswer(CANCELLED_BY_SCRIPT)))
 
-    async def taken_back_unbegun(self) -> None:
+    async def record_cancelled_before_intent(self) -> None:
         """Record that the script took the call back, or left it at its end, before its intent: it has had no effect.
 
         A digest of its arguments is enough to know it again. Where there is no room, nothing is recorded.
@@ -291,17 +291,17 @@ class CallRecorder:
             asked = await self.asked()
             asked = await off_loop(asked.arguments, asked.digested)
         if self._log.has_room(ENTRY_BYTES):
-            self._end(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
+            self._end(self._of_asked(asked, NoAnswer(CANCELLED_BY_SCRIPT)))
 
     def cancelled(self) -> None:
         """Record that the script cancelled a tool call, whatever became of it."""
         self.has_ended = True
-        self._log.post(self._of_tool(NoAnswer(TAKEN_BACK)))
+        self._log.post(self._of_tool(NoAnswer(CANCELLED_BY_SCRIPT)))
 
     def abandoned(self, asked: CallRequest) -> None:
         """As `cancelled`, for a held call, or a program that the script no longer waits for."""
         self.has_ended = True
-        self._log.post(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
+        self._log.post(self._of_asked(asked, NoAnswer(CANCELLED_BY_SCRIPT)))
 
     def _end(self, outcome: CallOutcome | RequestOutcome) -> None:
         if not self.has_ended:

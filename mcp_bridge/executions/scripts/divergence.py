@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.reruns.both_sides import shown_sides
+from mcp_bridge.executions.reruns.diff_excerpt import shown_sides
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 10.0
+QUIET_SECONDS = 10.0
 """How long nothing may happen until a recorded call that wasn't repeated counts as missing, and one that isn't recorded
 as new."""
 
-ALONE_SECONDS = 3 * PATIENCE_SECONDS
-"""As `PATIENCE_SECONDS`, at most, for a call that isn't recorded while there are recorded ones to come."""
+MAX_QUIET_SECONDS = 3 * QUIET_SECONDS
+"""As `QUIET_SECONDS`, at most, for a call that isn't recorded while there are recorded ones to come."""
 
-SLOWER = 2.0
+MAX_SLOWDOWN_FACTOR = 2.0
 """How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
 
 MAX_SHOWN_CHARS = 300
@@ -105,7 +105,7 @@ def _arguments(asked: CallRequest | None) -> str:
     return "" if asked is None else str(asked.arguments)
 
 
-class RecordedCourse:
+class DivergenceDetector:
     """The course of a script as its record has it, held against the calls of another run.
 
     Args:
@@ -184,7 +184,7 @@ class RecordedCourse:
             with anyio.move_on_after(left):
                 await self._all_repeated.wait()
 
-    async def not_taken_back(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> NoReturn:
+    async def wait_for_cancellation(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> NoReturn:
         """Wait for the script to take back a call that isn't recorded, in a run that makes none; doesn't return.
 
         The recorded run may have made it, too, and have taken it back, or left it at its end, before there was anything
@@ -200,7 +200,7 @@ class RecordedCourse:
             await anyio.sleep(left)
         await self.leave(divergence)
 
-    def taken_back(self, call: str) -> None:
+    def call_cancelled(self, call: str) -> None:
         """Note that the script has taken back a call that isn't recorded, or has ended without it."""
         self._unrecorded.pop(call, None)
 
@@ -211,14 +211,14 @@ class RecordedCourse:
 
     def _left(self, seconds: float) -> float:
         """Seconds until this run should have come as far as the recorded one had after so many."""
-        return max((self._began or 0.0) + SLOWER * seconds, self._moved) + PATIENCE_SECONDS - time.monotonic()
+        return max((self._began or 0.0) + MAX_SLOWDOWN_FACTOR * seconds, self._moved) + QUIET_SECONDS - time.monotonic()
 
     def _left_alone(self, began: float) -> float:
         """Seconds until a call that isn't recorded, and was made then, is all that the script waits for."""
         quiet = time.monotonic() - max(began, self._moved)
         if not self._unrepeated:
-            return PATIENCE_SECONDS - quiet
-        return min(self._left(self._late), ALONE_SECONDS - quiet)
+            return QUIET_SECONDS - quiet
+        return min(self._left(self._late), MAX_QUIET_SECONDS - quiet)
 
     async def leave(self, divergence: Divergence) -> NoReturn:
         """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""
@@ -235,7 +235,7 @@ class RecordedCourse:
         assert self.divergence is not None  # noqa: S101 - set before
         return self.divergence.error()
 
-    def of_ended(self) -> Divergence | None:
+    def final_divergence(self) -> Divergence | None:
         """The divergence of a script that has ended: the first, or an answered call that it hasn't made; or None."""
         if self.divergence is not None:
             return self.divergence

@@ -68,7 +68,7 @@ class HeldCall:
     after: int = -1
 
 
-class Hold:
+class HeldCalls:
     """The calls of one run that wait.
 
     Attributes:
@@ -94,7 +94,7 @@ class Hold:
         self.calls[held.call] = held
         self._begun.set()
 
-    def park(self, held: HeldCall) -> None:
+    def wait_forever(self, held: HeldCall) -> None:
         """Add a wait."""
         self.parked[held.call] = held
         self._begun.set()
@@ -117,20 +117,20 @@ class Hold:
         await self._over.wait()
 
 
-class HoldingRun(Protocol):
+class HoldsCalls(Protocol):
     """The run whose calls are held."""
 
-    hold: Hold
+    hold: HeldCalls
 
     def generate_key(self) -> None:
         """Give a run without a key one, by which it can be resumed."""
 
-    def let_go(self, call: str) -> None:
+    def release(self, call: str) -> None:
         """Note that a call doesn't wait any more."""
 
 
 async def hold_call(
-    run: HoldingRun,
+    run: HoldsCalls,
     call: CallRecorder,
     request: RequestContext,
     kind: Literal["approval", "tool", "program"],
@@ -152,25 +152,25 @@ async def hold_call(
     name = call.call
     run.generate_key()
 
-    def let_go() -> None:
+    def release() -> None:
         # The script goes on without it.
-        run.let_go(name)
+        run.release(name)
         if not call.has_ended:
             call.abandoned(asked)
 
     request.release_slot()
     request.effect_ended()
     run.hold.add(HeldCall(name, asked, kind, time.time(), question or {}, program))
-    request.on_cancel(let_go)
+    request.on_cancel(release)
     try:
         await anyio.sleep_forever()
     finally:
         if request.is_cancelled and name in run.hold.calls:
-            let_go()
+            release()
     raise AssertionError
 
 
-async def park_call(run: HoldingRun, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
+async def park_call(run: HoldsCalls, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
     """Wait for a time or an event as `pause` does; the script may be suspended meanwhile.
 
     Args:
@@ -181,15 +181,15 @@ async def park_call(run: HoldingRun, call: CallRecorder, held: HeldCall, pause: 
     """
     run.generate_key()
     call.request.release_slot()
-    run.hold.park(held)
+    run.hold.wait_forever(held)
     try:
         await pause()
     except BaseException:
         # When its sandbox is ended, the script is suspended for it.
         if call.request.is_cancelled:
-            run.let_go(held.call)
+            run.release(held.call)
         raise
-    run.let_go(held.call)
+    run.release(held.call)
     await call.request.reacquire_slot()
 
 

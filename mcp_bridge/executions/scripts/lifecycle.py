@@ -1,7 +1,7 @@
 """Scripts as durable executions: started, suspended, resumed, finished; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
-A run without a key that is suspended is given one (`runs_without_key`).
+A run without a key that is suspended is given one (`generated_keys`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.client import Client
-from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
-from mcp_bridge.executions.idempotency.keys import Key, whole_key
-from mcp_bridge.executions.idempotency.request_identity import script_macs
-from mcp_bridge.executions.idempotency.runs_without_key import (
+from mcp_bridge.executions.idempotency.generated_keys import (
     assign_generated_key,
     execution_of,
     if_generated,
@@ -31,17 +28,20 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
     release_generated_key,
     suspended_run_of_code,
 )
+from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import script_macs
 from mcp_bridge.executions.in_doubt import calls_in_doubt
-from mcp_bridge.executions.lifecycle import RunWaitsError, new_execution
+from mcp_bridge.executions.lifecycle import SuspendedRunExistsError, new_execution
 from mcp_bridge.executions.plans.plan import (
-    MAX_TOLD,
+    MAX_LISTED,
     NOTHING_LISTED,
     TOO_LARGE,
     denied,
-    left_to_make,
     nothing_bound,
-    of_approvals,
+    plan_approval,
     question,
+    remaining_approved_calls,
     rows,
     same_code,
     unused_notices,
@@ -52,21 +52,32 @@ from mcp_bridge.executions.readiness import PLAN, can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
-from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
+from mcp_bridge.executions.scripts.lost_sandboxes import (
+    KEY_RETAINING_CODES,
+    as_lost_unless_waiting,
+    is_lost,
+    run_with_sandbox_recovery,
+)
 from mcp_bridge.executions.scripts.record import TOOLS, goes_on, suspend
+from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
-from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import (
-    SHOWING,
+    RENDERING_VERSION,
     Cell,
     is_same_packages,
     require_in_session,
     require_language,
 )
-from mcp_bridge.executions.sessions.places import GONE_ON, CellPlaces, SessionMovedError, moved, previous_of
+from mcp_bridge.executions.sessions.cell_placement import (
+    SESSION_ADVANCED,
+    CellPlacement,
+    SessionMovedError,
+    placement_guard,
+    previous_of,
+)
 from mcp_bridge.executions.sessions.sessions import chain
-from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
+from mcp_bridge.executions.status import ENDED_BY_ITSELF, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
@@ -81,7 +92,7 @@ from mcp_bridge.ledger.log.payloads import (
     Success,
     understood,
 )
-from mcp_bridge.ledger.storage.execution_store import NO_TEXTS, KeyTexts
+from mcp_bridge.ledger.storage.execution_store import NO_KEY_NAMES, GeneratedKeyNames
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 from mcp_bridge.telemetry.observed_runs import observed_run
 
@@ -201,7 +212,7 @@ class Scripts:
     ) -> None:
         self.lifecycle = lifecycle
         self._heads = heads
-        self._places = CellPlaces(lifecycle, principal, heads, no_room)
+        self._placement = CellPlacement(lifecycle, principal, heads, no_room)
         self._waiting_code: dict[str, None] = {}
         """The first names of code that was last seen to wait, in that order."""
         self._store = lifecycle.store
@@ -216,7 +227,7 @@ class Scripts:
         """
         try:
             return await self._run_or_go_on(job, key)
-        except RunWaitsError:
+        except SuspendedRunExistsError:
             return await self._run_or_go_on(job, key, is_looked_for=True)
 
     async def _run_or_go_on(self, job: Job, key: str | None, *, is_looked_for: bool = False) -> ExecutionRecord:
@@ -233,7 +244,7 @@ class Scripts:
             is_looked_for: Whether it is looked for before in any case.
 
         Raises:
-            BridgeError: As `run`. RunWaitsError: There is one.
+            BridgeError: As `run`. SuspendedRunExistsError: There is one.
         """
         asked = [
             script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
@@ -241,7 +252,7 @@ class Scripts:
         ]
         requests = [mac for macs in asked for mac in macs]
         named = waiting = None
-        unless = NO_TEXTS
+        unless = NO_KEY_NAMES
         if key is not None:
             values = self.projection()
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
@@ -249,8 +260,12 @@ class Scripts:
             names = names_of_code(requests[0], self._runner.servers(job), job.files)
             if job.dry_run:
                 await self._withdraw_plans(job, names)
-            elif (job.cell is None or job.none_waits) and not is_looked_for and names[0] not in self._waiting_code:
-                unless = KeyTexts(names, job.client.starter)
+            elif (
+                (job.cell is None or job.has_no_suspended_cell)
+                and not is_looked_for
+                and names[0] not in self._waiting_code
+            ):
+                unless = GeneratedKeyNames(names, job.client.starter)
             else:
                 is_meant = functools.partial(self._is_of_session, job)
                 servers = self._runner.servers(job)
@@ -265,7 +280,7 @@ class Scripts:
         if isinstance(result, ActiveScript):
             result = await self._run(result)
         record = result if isinstance(result, ExecutionRecord) else _stored_record(result)
-        record.given_before = key is not None and record is not result and record.status not in UNFINISHED
+        record.is_previous_result = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
             released = await release_generated_key(self._store, record.execution, record.status)
             if released and waiting is not None:
@@ -344,7 +359,9 @@ class Scripts:
         history = CallHistory(await self.lifecycle.recorder.read(known.id))
         return history.after_dry_run or waits_for_plan(known.record or {})
 
-    async def start(self, job: Job, key: Key | None, request: str, unless: KeyTexts = NO_TEXTS) -> ActiveScript | None:
+    async def start(
+        self, job: Job, key: Key | None, request: str, unless: GeneratedKeyNames = NO_KEY_NAMES
+    ) -> ActiveScript | None:
         """Start an execution; None if its key has one already.
 
         Args:
@@ -399,7 +416,7 @@ class Scripts:
         elif not await self.lifecycle.start(row, values, entry, move):
             return None
         if job.cell is not None:
-            recorded = moved(job.cell.session, recorded, moves)
+            recorded = placement_guard(job.cell.session, recorded, moves)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
 
     async def _with_packages(self, job: Job) -> Job:
@@ -438,15 +455,15 @@ class Scripts:
         job = Job.from_stored(known, client)
         if job.packages is not None:
             job.packages.require_fit()
-        last = "" if job.cell is None else await self._places.last(job.cell)
+        last = "" if job.cell is None else await self._placement.last(job.cell)
         # One that was only run dry so far isn't in its session.
         is_in = job.cell is None or last == known.id
         if job.cell is not None and not is_in:
-            is_new = job.dry_run and not await self._places.has_made_calls(known.id)
-            if not (is_new and await self._places.goes_on(job.cell, last, head)):
+            is_new = job.dry_run and not await self._placement.has_made_calls(known.id)
+            if not (is_new and await self._placement.goes_on(job.cell, last, head)):
                 # The session may have ended while it ran.
-                raise await self._places.left_behind(job.cell, known, is_new=is_new)
-            await self._places.require_room(last)
+                raise await self._placement.end_moved_cell(job.cell, known, is_new=is_new)
+            await self._placement.require_room(last)
         if not await self.lifecycle.take(known):
             return None
         try:
@@ -466,7 +483,7 @@ class Scripts:
             if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
                 return await self._denied_as_a_whole(known.id, history)
             if job.cell is not None and not is_in and not job.dry_run:
-                await self._places.move(job.cell, last, known.id)
+                await self._placement.move(job.cell, last, known.id)
             script = self._script(known.id, gate, known.key, calls)
             # In a dry run there are reads alone, which are made again.
             doubtful = [] if job.dry_run else await calls_in_doubt(script.history, gate)
@@ -479,7 +496,7 @@ class Scripts:
             await self._interrupt(known.id, known.record)
             if isinstance(exc, SessionMovedError) and job.cell is not None:
                 interrupted = await self._store.execution(known.id)
-                raise await self._places.left_behind(job.cell, interrupted or known, is_new=True) from None
+                raise await self._placement.end_moved_cell(job.cell, interrupted or known, is_new=True) from None
             raise
         return record
 
@@ -489,16 +506,16 @@ class Scripts:
         Returns:
             False if a person has denied it.
         """
-        asked = of_approvals(await self._store.approvals(execution))
+        asked = plan_approval(await self._store.approvals(execution))
         if asked is None or asked.decision is None:
             return True
         if asked.decision["approved"]:
-            gate.approved = left_to_make(asked.question, history)
+            gate.approved = remaining_approved_calls(asked.question, history)
         return bool(asked.decision["approved"])
 
     async def _denied_as_a_whole(self, execution: str, history: Sequence[Recorded]) -> ExecutionRecord:
         """End an execution whose plan was denied: nothing more of it is run."""
-        asked = of_approvals(await self._store.approvals(execution))
+        asked = plan_approval(await self._store.approvals(execution))
         assert asked is not None  # noqa: S101 - it was denied
         error = denied(asked.question, history)
         refused = _refused(execution, error)
@@ -520,7 +537,7 @@ class Scripts:
         """
         script = active.script
         execution = script.execution
-        if not script.is_dry or record.status not in OWN_END:
+        if not script.is_dry or record.status not in ENDED_BY_ITSELF:
             return False
         calls = CallHistory(await self.lifecycle.recorder.read(execution))
         planned = calls.planned()
@@ -533,7 +550,7 @@ class Scripts:
         ended = None if record.status == "success" else record.error
         record.planned = rows(planned)
         cell = active.job.cell
-        again = same_code(cell, None if cell is None else await self._places.origin(cell))
+        again = same_code(cell, None if cell is None else await self._placement.origin(cell))
         if not any(one.listed for one in planned):
             record.error = nothing_bound(planned, ended, again)
             return False
@@ -551,7 +568,7 @@ class Scripts:
         await self.lifecycle.leave(execution, entry, status="suspended", record=record.to_keep())
         return True
 
-    async def withdraw_plan_if_left_behind(self, execution: str) -> bool:
+    async def cancel_stale_plan(self, execution: str) -> bool:
         """End what waits after the dry run of a cell, if that can't be its session's next one any more.
 
         Returns:
@@ -561,9 +578,9 @@ class Scripts:
         cell = None if known is None else Cell.of(known)
         if known is None or cell is None or not waits_for_plan(known.record or {}):
             return True
-        if await self._places.goes_on(cell, await self._places.last(cell), None):
+        if await self._placement.goes_on(cell, await self._placement.last(cell), None):
             return False
-        await self._withdraw_plan(known, GONE_ON)
+        await self._withdraw_plan(known, SESSION_ADVANCED)
         return True
 
     async def _withdraw_plan(self, known: StoredExecution, why: str) -> None:
@@ -577,7 +594,7 @@ class Scripts:
         with observed_run("script", active.script.execution, self._principal) as observed:
             try:
                 record = await self._run_to_record(active, observed)
-            except RunWaitsError:
+            except SuspendedRunExistsError:
                 # It has never been: there is no such execution.
                 observed.is_counted = False
                 raise
@@ -593,7 +610,7 @@ class Scripts:
             return again
 
         try:
-            active, record = await run_through_losses(active, self._run_once, recovered)
+            active, record = await run_with_sandbox_recovery(active, self._run_once, recovered)
             with anyio.CancelScope(shield=True):
                 await self._keep(active, record)
         except BaseException as exc:
@@ -622,7 +639,7 @@ class Scripts:
         script = active.script
         with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
             is_active = self.lifecycle.under_way(script.execution) is not None
-            if not is_active or script.course.divergence is not None or not await script.waiting():
+            if not is_active or script.divergence_detector.divergence is not None or not await script.waiting():
                 return False
             script.generate_key()
             record = ExecutionRecord(script.execution, status="suspended")
@@ -633,11 +650,11 @@ class Scripts:
     async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
         record = await self._runner.sandboxed(active)
         script = active.script
-        return lost_if_not_waiting(record, is_waiting=not script.hold.is_empty or bool(script.programs.lent))
+        return as_lost_unless_waiting(record, is_waiting=not script.hold.is_empty or bool(script.programs.lent))
 
     async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         script = active.script
-        if not is_lost(record) or script.course.divergence or script.has_unnamed or script.hold.calls:
+        if not is_lost(record) or script.divergence_detector.divergence or script.has_unnamed or script.hold.calls:
             # What waits is asked about now, and goes on when it can.
             return False
         past = CallHistory(await self.lifecycle.recorder.read(script.execution))
@@ -667,18 +684,22 @@ class Scripts:
         """Take down how a run has ended."""
         script = active.script
         record.dry_run = script.is_dry
-        divergence = script.course.of_ended() if record.status in OWN_END else script.course.divergence
+        divergence = (
+            script.divergence_detector.final_divergence()
+            if record.status in ENDED_BY_ITSELF
+            else script.divergence_detector.divergence
+        )
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             if script.kept_key is not None:
                 record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
                 await self._suspended(record, script)
                 return
-        elif script.key is not None and (record.status not in OWN_END or script.programs.lent):
+        elif script.key is not None and (record.status not in ENDED_BY_ITSELF or script.programs.lent):
             await self._rest(active, record)
             if record.status == "suspended":
                 return
-            if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
+            if script.kept_key is not None and record.error is not None and record.error["code"] in KEY_RETAINING_CODES:
                 record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
                 servers = self.lifecycle.servers_digest()
                 why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
@@ -720,14 +741,14 @@ class Scripts:
         left = untaken(await self.lifecycle.recorder.read(script.execution))
         if not left:
             return []
-        names = ", ".join(escape_name(event.name) for event in left[:MAX_TOLD])
+        names = ", ".join(escape_name(event.name) for event in left[:MAX_LISTED])
         return [f"events that were sent to this run, and that it didn't wait for: {names}"]
 
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
         script = active.script
         doubtful: list[RecordedCall] = []
-        if record.status not in OWN_END and not script.is_dry:
+        if record.status not in ENDED_BY_ITSELF and not script.is_dry:
             # Its calls were cut short: nobody knows whether they have happened.
             past = CallHistory(await self.lifecycle.recorder.read(script.execution))
             doubtful = await calls_in_doubt(past, active.gate)
@@ -797,7 +818,7 @@ def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> 
     }
     if job.cell is not None:
         bundle["cell"] = job.cell.to_bundle()
-        bundle["showing"] = SHOWING
+        bundle["showing"] = RENDERING_VERSION
     elif job.packages is not None:
         bundle["packages"] = job.packages.rows()
     if job.language != "python":
@@ -816,7 +837,7 @@ class _Request(NamedTuple):
     job: Job
     key: Key | None
     requests: Sequence[str]
-    unless: KeyTexts
+    unless: GeneratedKeyNames
 
     @property
     def asker(self) -> Asker | None:

@@ -23,11 +23,11 @@ MAX_LOST = 2
 LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
 """Error codes of a run that was ended by something other than its script. It is run again."""
 
-UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
+KEY_RETAINING_CODES = LOST_CODES | {"sandbox_start_timeout"}
 """Error codes of a run that keeps its key: a request with the key resumes it from its record."""
 
 
-async def run_through_losses(
+async def run_with_sandbox_recovery(
     script: T,
     run: Callable[[T], Awaitable[ExecutionRecord]],
     recover: Callable[[T, ExecutionRecord | None, str], Awaitable[T | None]],
@@ -73,7 +73,7 @@ def is_lost(record: ExecutionRecord) -> bool:
     return record.error is not None and record.error["code"] in LOST_CODES
 
 
-def lost_if_not_waiting(record: ExecutionRecord, *, is_waiting: bool) -> ExecutionRecord:
+def as_lost_unless_waiting(record: ExecutionRecord, *, is_waiting: bool) -> ExecutionRecord:
     """A record; of a run that was ended for waiting, and doesn't wait any more, that its sandbox is lost.
 
     Nothing is down that it could go on by, but what it has done.

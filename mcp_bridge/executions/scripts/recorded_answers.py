@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.executions.scripts.answer_order import AnswerOrder
-from mcp_bridge.executions.scripts.divergence import RecordedCourse
+from mcp_bridge.executions.scripts.divergence import DivergenceDetector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,15 +33,15 @@ class RecordedAnswers:
         live: Whether new calls are made; in a replay the script has to take a new call back.
 
     Attributes:
-        course: What the run repeats of the record, and where it diverges from it.
+        divergence_detector: What the run repeats of the record, and where it diverges from it.
         order: Gives the recorded answers, in the recorded order.
     """
 
     def __init__(
         self, execution: str, history: CallHistory, values_behind: Callable[[Any], Mapping[str, Scalar]], *, live: bool
     ) -> None:
-        self.course = RecordedCourse(execution, history)
-        self.order = AnswerOrder(self.course)
+        self.divergence_detector = DivergenceDetector(execution, history)
+        self.order = AnswerOrder(self.divergence_detector)
         self._history = history
         self._values_behind = values_behind
         self._live = live
@@ -57,16 +57,16 @@ class RecordedAnswers:
         Raises:
             BridgeError: The recorded answer.
         """
-        self.course.begin(name)
-        if self.course.divergence is not None:
+        self.divergence_detector.begin(name)
+        if self.divergence_detector.divergence is not None:
             await anyio.sleep_forever()
         known = self._history.calls.get(name)
         if (before := self._history.asked(name)) is not None:
             now = await call.asked()
             values = self._values_behind([before.arguments, now.arguments])
-            await self.course.compare(name, before, now, values)
+            await self.divergence_detector.compare(name, before, now, values)
         if known is not None:
-            self.course.repeated(name)
+            self.divergence_detector.repeated(name)
             if known.outcome is not None:
                 return await self.order.answer(known, call.request)
         if not self._live:
@@ -74,10 +74,10 @@ class RecordedAnswers:
             call.request.release_slot()
             if before is None:
                 try:
-                    await self.course.not_taken_back(name, call.asked)
+                    await self.divergence_detector.wait_for_cancellation(name, call.asked)
                 finally:
                     if call.request.is_cancelled:
-                        self.course.taken_back(name)
+                        self.divergence_detector.call_cancelled(name)
             await anyio.sleep_forever()  # as then: its answer never came
         if not self._is_caught_up:
             await self._catch_up(call, name)
@@ -85,8 +85,8 @@ class RecordedAnswers:
 
     def cancelled_before_start(self, call: str) -> None:
         """The script cancelled a call before it was begun. For the record, the call was repeated."""
-        self.course.made.add(call)
-        self.course.repeated(call)
+        self.divergence_detector.made.add(call)
+        self.divergence_detector.repeated(call)
         if (known := self._history.calls.get(call)) is not None and known.outcome is not None:
             self.order.give(known.place)
 
@@ -98,10 +98,10 @@ class RecordedAnswers:
             name: Its id.
         """
         call.request.release_slot()
-        await self.course.all_repeated(name, call.asked)
+        await self.divergence_detector.all_repeated(name, call.asked)
         # All are repeated, and answered one after the other: none is waited for in vain.
         await self.order.turn(self._history.answers, math.inf)
-        if self.course.divergence is not None:
+        if self.divergence_detector.divergence is not None:
             await anyio.sleep_forever()
         self._is_caught_up = True
         await call.request.reacquire_slot()

@@ -11,13 +11,13 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
-from mcp_bridge.executions.reruns.same_error import is_same_error, shown_error
+from mcp_bridge.executions.reruns.error_comparison import is_same_error, shown_error
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
+from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
-from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.status import OWN_END, effective_status
+from mcp_bridge.executions.status import ENDED_BY_ITSELF, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 
@@ -141,8 +141,12 @@ def difference(
         normal: Gives a field without what may differ.
         compared: The fields.
     """
-    course = script.course
-    parted = course.of_ended() if now.status in OWN_END else course.divergence or course.suspected
+    divergence_detector = script.divergence_detector
+    parted = (
+        divergence_detector.final_divergence()
+        if now.status in ENDED_BY_ITSELF
+        else divergence_detector.divergence or divergence_detector.suspected
+    )
     if parted is not None:
         return difference_at(parted, entries, script.history)
     last = _last(entries)

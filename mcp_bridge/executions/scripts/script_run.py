@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency.runs_without_key import generated_key
+from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.plans.plan_limits import ListedCalls
 from mcp_bridge.executions.reruns.lookups import Lookups
 from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
+from mcp_bridge.executions.scripts.held_calls import HeldCall, HeldCalls, hold_call, is_same
 from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.executions.waits.taken_events import untaken
@@ -55,7 +55,7 @@ class ScriptRun:
         live: Whether new calls are made; in a replay the script has to take a new call back.
 
     Attributes:
-        course: What this run repeats of the record, and where it diverges from it.
+        divergence_detector: What this run repeats of the record, and where it diverges from it.
         answers: Gives the recorded answers, in the recorded order.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         lookups: Answers what it looks up.
@@ -82,7 +82,7 @@ class ScriptRun:
         self.live = live
         self.history = history or CallHistory()
         self.has_unnamed = False
-        self.hold = Hold()
+        self.hold = HeldCalls()
         self.made_now: str | None = None
         self.lookups = Lookups(self, self.history.lookups)
         self.programs = AwaitedPrograms(self)
@@ -95,7 +95,7 @@ class ScriptRun:
         self._gate = gate
         self._policy_hash = policy_hash
         self._recorded = RecordedAnswers(execution, self.history, self.values_behind, live=live)
-        self.course, self.answers = self._recorded.course, self._recorded.order
+        self.divergence_detector, self.answers = self._recorded.divergence_detector, self._recorded.order
         self._listed = ListedCalls(self.history.planned())
 
     @property
@@ -221,10 +221,10 @@ class ScriptRun:
             call: Its id.
             made: Records it, as far as it is noted whose data its arguments are; None for a call that isn't a tool's.
         """
-        is_new = self.live and call not in self.course.made and call not in self.history.calls
+        is_new = self.live and call not in self.divergence_detector.made and call not in self.history.calls
         self._recorded.cancelled_before_start(call)
         if is_new and made is not None:
-            await made.taken_back_unbegun()
+            await made.record_cancelled_before_intent()
 
     async def _answered_already(self, call: CallRecorder) -> Any:
         """The recorded answer to a call, or None if the call is to be made now.
@@ -232,7 +232,7 @@ class ScriptRun:
         Raises:
             BridgeError: `violation`; the recorded answer.
         """
-        if call.call is None or call.call in self.course.made:
+        if call.call is None or call.call in self.divergence_detector.made:
             self._check_unnamed(call.call)
             return None
         if (answer := await self._recorded.answer(call, call.call)) is not None:
@@ -320,7 +320,7 @@ class ScriptRun:
         asked = {**question, "call": call}
         return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
 
-    # --- the key by which it can be resumed; as `HoldingRun` ---
+    # --- the key by which it can be resumed; as `HoldsCalls` ---
 
     @property
     def kept_key(self) -> str | None:
@@ -328,12 +328,12 @@ class ScriptRun:
         return None if self.made_now is not None else self.key
 
     def generate_key(self) -> None:
-        """As `HoldingRun.generate_key`."""
+        """As `HoldsCalls.generate_key`."""
         if self.key is None:
             self.key = self.made_now = generated_key(self.execution)
 
-    def let_go(self, call: str) -> None:
-        """As `HoldingRun.let_go`."""
+    def release(self, call: str) -> None:
+        """As `HoldsCalls.release`."""
         self.hold.remove(call)
         if self.hold.is_empty and not self.programs.lent and self.made_now is not None:
             self.key = self.made_now = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.idempotency.runs_without_key import if_generated
+from mcp_bridge.executions.idempotency.generated_keys import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.record import call_row, suspend

@@ -22,7 +22,7 @@ SEED_BYTES = 32
 HASH_SEED_DIGITS = 8
 """Hexadecimal digits at a seed's begin that are the hash seed."""
 
-SHOWING = 1
+RENDERING_VERSION = 1
 """Which texts the guest shows of values. It changes where those of the same value do: the layout of tables, stacks,
 types and advice. Stored with a cell, so that one of another build isn't taken for one that did something else."""
 
@@ -171,10 +171,11 @@ class Turn(NamedTuple):
         cell: Its place.
         head: The session's last cell as it was read; empty for a new session.
         blocked: Why no cell can begin now but the one that waits; or None.
-        none_waits: Whether it is known that no cell of the session waits, or has a result that nobody was given.
+        has_no_suspended_cell: Whether it is known that no cell of the session is suspended, or has an undelivered
+            result.
     """
 
     cell: Cell
     head: str
     blocked: BridgeError | None = None
-    none_waits: bool = False
+    has_no_suspended_cell: bool = False

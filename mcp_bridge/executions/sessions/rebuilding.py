@@ -13,17 +13,17 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
-from mcp_bridge.executions.reruns.both_sides import cut, shown_sides
-from mcp_bridge.executions.reruns.same_error import without_addresses
+from mcp_bridge.executions.reruns.diff_excerpt import cut, shown_sides
+from mcp_bridge.executions.reruns.error_comparison import without_addresses
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
-from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
+from mcp_bridge.executions.scripts.lost_sandboxes import KEY_RETAINING_CODES
 from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
+from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
-from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.sessions.cell import SHOWING, Cell
+from mcp_bridge.executions.sessions.cell import RENDERING_VERSION, Cell
 from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.tool_names import split
@@ -88,11 +88,11 @@ class RecordedCell(NamedTuple):
         was, script = self.stored.record or {}, self.active.script
         return difference(self.entries, was, script, now, values.values_behind, without_addresses, _COMPARED)
 
-    def hindrance(self) -> BridgeError | None:
+    def replay_blocker(self) -> BridgeError | None:
         """Why the cell could not do the same, if that is what its servers are now; else None."""
         script = self.active.script
         # One that could not list its tools before either was found so in the record.
-        for server, why in script.course.unlisted.items():
+        for server, why in script.divergence_detector.unlisted.items():
             return not_rebuilt_without(self.stored, server, f"which can't list its tools: {why}")
         for call in script.history.calls.values():
             if call.asked.kind == "tool":
@@ -109,16 +109,16 @@ class RecordedCell(NamedTuple):
             found: The difference.
             error: The error with which it has ended now; or None.
         """
-        if (hindrance := self.hindrance()) is not None:
-            return hindrance
-        course = self.active.script.course
-        if (parted := course.divergence or course.suspected) is not None:
+        if (replay_blocker := self.replay_blocker()) is not None:
+            return replay_blocker
+        divergence_detector = self.active.script.divergence_detector
+        if (parted := divergence_detector.divergence or divergence_detector.suspected) is not None:
             error = parted.error().record()
-        return diverged(self.stored, found, error, course.changed_servers)
+        return diverged(self.stored, found, error, divergence_detector.changed_servers)
 
     def is_of_other_showing(self, found: Difference | None) -> bool:
         """Whether a difference may be in how the guest shows values: the cell was run by another build of it."""
-        return found is not None and found.what in _SHOWN and self.stored.bundle.get("showing") != SHOWING
+        return found is not None and found.what in _SHOWN and self.stored.bundle.get("showing") != RENDERING_VERSION
 
 
 class SessionSandbox(Protocol):
@@ -137,7 +137,7 @@ class SessionSandbox(Protocol):
 S = TypeVar("S", bound=SessionSandbox)
 
 
-class RanAgain(NamedTuple, Generic[S]):
+class ReplayedCell(NamedTuple, Generic[S]):
     """A cell that has run again.
 
     Attributes:
@@ -189,7 +189,7 @@ class _Progress:
         Raises:
             BridgeError: As `Rebuilding.rebuild`.
         """
-        if self.cell is None or (parted := self.cell.active.script.course.suspected) is None:
+        if self.cell is None or (parted := self.cell.active.script.divergence_detector.suspected) is None:
             return
         raise self.cell.diverged(difference_at(parted, self.cell.entries, self.cell.active.script.history), None)
 
@@ -197,7 +197,7 @@ class _Progress:
 class RunIn(Protocol[S]):
     """Runs a cell in a session's sandbox, or in a new one. If that fails, the sandbox is ended."""
 
-    async def __call__(self, sandbox: S | None, active: ActiveScript, artifacts: ArtifactWriter, /) -> RanAgain[S]:
+    async def __call__(self, sandbox: S | None, active: ActiveScript, artifacts: ArtifactWriter, /) -> ReplayedCell[S]:
         """Run it."""
 
 
@@ -358,11 +358,11 @@ class Rebuilding(Generic[S]):
         progress.cell = again
         artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
         sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
-        if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
+        if (error := record.error) is not None and error["code"] in KEY_RETAINING_CODES:
             sandbox.end()
             # Not the cell's doing: the whole is tried again.
             raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
-        if record.status in _LIMITS and again.active.script.course.suspected is None:
+        if record.status in _LIMITS and again.active.script.divergence_detector.suspected is None:
             sandbox.end()
             # It had ended by itself, so there is less for it now than there was: another time there may be enough.
             told = record.error["message"] if record.error is not None else record.status

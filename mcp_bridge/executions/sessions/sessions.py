@@ -17,7 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, Turn
-from mcp_bridge.executions.status import OWN_END, effective_status
+from mcp_bridge.executions.status import ENDED_BY_ITSELF, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
@@ -364,13 +364,13 @@ async def _state(store: ProgramStore, heads: SessionStore, head: StoredExecution
         # It was tried.
         return "lost"
     cells = await heads.chain(head.id, MAX_CELLS_LOOKED)
-    if not can_rebuild and any(cell.status in OWN_END for cell in cells):
+    if not can_rebuild and any(cell.status in ENDED_BY_ITSELF for cell in cells):
         return "lost"
     for cell in cells:
         # Whether it is lost is in its row alone, or else in the record, which may be large.
         if cell.status == ERASED:
             return "lost"
-        if cell.status == "timeout" or (cell.status in OWN_END and not cell.has_request):
+        if cell.status == "timeout" or (cell.status in ENDED_BY_ITSELF and not cell.has_request):
             stored = await store.execution(cell.execution)
             if stored is not None and left_by(stored) == "lost":
                 return "lost"
@@ -391,7 +391,10 @@ def left_by(stored: StoredExecution) -> Literal["names", "nothing", "lost"]:
     record = stored.record or {}
     if stored.status == ERASED or record.get("session", {}).get("interrupted"):
         return "lost"
-    if stored.status not in OWN_END or (record.get("error") or {}).get("code") in {"divergence", "input_changed"}:
+    if stored.status not in ENDED_BY_ITSELF or (record.get("error") or {}).get("code") in {
+        "divergence",
+        "input_changed",
+    }:
         return "nothing"
     # Emptied where a value is erased: its code, or what its calls gave, isn't what it was.
     return "names" if stored.request else "lost"

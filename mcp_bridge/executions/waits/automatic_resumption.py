@@ -129,14 +129,14 @@ class AutomaticResumption:
             while not (self._is_stopped and self.is_idle):
                 began = time.monotonic()
                 try:
-                    await self.end_ownerless()
+                    await self.cancel_for_removed_principals()
                     await self.look(tasks)
                 except BridgeError as exc:
                     # The calls that can't be recorded because of it fail with that error.
                     logger.warning("executions that wait could not be looked at: %s", exc)
                 await anyio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
 
-    async def end_ownerless(self) -> None:
+    async def cancel_for_removed_principals(self) -> None:
         """Cancel what goes on for principals whose table is gone from the configuration."""
         if not self._going_on:
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldingRun, park_call
+from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldsCalls, park_call
 from mcp_bridge.executions.waits.taken_events import WAIT, check_name, sensitive_name, untaken
 from mcp_bridge.ledger.log.payloads import EventDelivery
 from mcp_bridge.policy.secrets.value_references import fill_in
@@ -48,7 +48,7 @@ MAX_AHEAD_SECONDS = 366 * 24 * 3600.0
 """How far away the end of a wait may be."""
 
 
-class WaitingRun(HoldingRun, Protocol):
+class WaitingRun(HoldsCalls, Protocol):
     """The run whose waits these are."""
 
     history: CallHistory

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mcp_bridge.guest.advice import packages, syntax, trees, undefined_names
-from mcp_bridge.guest.advice.script_environment import World
+from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
 from mcp_bridge.guest.advice.trees import Failure
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.not_awaited import PendingCall
@@ -68,13 +68,13 @@ class Case(NamedTuple):
 
     exc: Any
     failure: Failure
-    world: World
+    environment: ScriptEnvironment
 
 
-def add_to(exc: BaseException, world: World) -> None:
+def add_to(exc: BaseException, environment: ScriptEnvironment) -> None:
     """Add advice to an exception as a note; for a group, advice on the first member that has any."""
     for leaf in _leaves(exc):
-        if text := _advice(leaf, world):
+        if text := _advice(leaf, environment):
             BaseException.add_note(leaf, text)
             return
 
@@ -90,16 +90,16 @@ def _leaves(exc: BaseException) -> Iterator[BaseException]:
             yield one
 
 
-def _advice(exc: BaseException, world: World) -> str | None:
+def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
     if isinstance(exc, SyntaxError):
-        return syntax.advice(exc, world)
+        return syntax.advice(exc, environment)
     if isinstance(exc, ModuleNotFoundError):
-        return packages.missing(exc.name, world) if exc.name else None
-    failure = trees.failure(exc, world.code)
+        return packages.missing(exc.name, environment) if exc.name else None
+    failure = trees.failure(exc, environment.code)
     if failure is None:
         return None
     if type(exc) is NameError:
-        return _unknown_name(exc, failure, world)
+        return _unknown_name(exc, failure, environment)
     # Python's own error names the file apart: it has had that fetched which is read.
     if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
         return text
@@ -107,13 +107,13 @@ def _advice(exc: BaseException, world: World) -> str | None:
         return "`save_tool` takes a function: write `def name(...): ...`, then `await runtime.save_tool(name)`."
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
-            return advise(Case(exc, failure, world))
+            return advise(Case(exc, failure, environment))
     return None
 
 
-def _unknown_name(exc: NameError, failure: Failure, world: World) -> str | None:
+def _unknown_name(exc: NameError, failure: Failure, environment: ScriptEnvironment) -> str | None:
     if failure.is_innermost:
-        return undefined_names.unknown(exc.name, world)
+        return undefined_names.unknown(exc.name, environment)
     tool = failure.last_file.removeprefix(SAVED_TOOLS)
     if tool == failure.last_file or not exc.name:
         return None
@@ -162,7 +162,7 @@ def _wrong_type(case: Case) -> str | None:
             return f"It is data already (a {given}): use it without `json.loads`."
         return None
     if "context manager protocol" in said and "ServerModule' object" in said:
-        example = case.world.example
+        example = case.environment.example
         return f"The servers are connected already: write `await {example}.TOOL(...)`, without `with`."
     if "async_generator" in said:
         return _async_generator(failure)
@@ -295,18 +295,18 @@ def _json_text(failure: Failure) -> str | None:
 
 
 def _wrong_attribute(case: Case) -> str | None:
-    exc, failure, world = case
+    exc, failure, environment = case
     obj: Any = getattr(exc, "obj", None)
     name: Any = getattr(exc, "name", None)
-    if not isinstance(name, str) or not failure.is_innermost_but_ours:
+    if not isinstance(name, str) or not failure.is_innermost_user_frame:
         return None
     base = failure.inner("value").text if trees.kind(failure.node) == "Attribute" else "x"
     kind = type(obj)
     if kind is types.CoroutineType:
         return f"It was never awaited: write `(await {obj.__qualname__}(...)).{name}`."
-    if kind is types.ModuleType and obj.__name__ in world.aliases:
+    if kind is types.ModuleType and obj.__name__ in environment.aliases:
         return f"`{base}` is Python's own module here; the MCP server's: `from mcp.servers import {obj.__name__}`."
-    if (told := _of_bridge_object(obj, name, base, world)) is not None:
+    if (told := _of_bridge_object(obj, name, base, environment)) is not None:
         return told
     if isinstance(obj, str):
         told = _of_text(obj, name, base)
@@ -317,7 +317,7 @@ def _wrong_attribute(case: Case) -> str | None:
     return told
 
 
-def _of_bridge_object(obj: Any, name: str, base: str, world: World) -> str | None:
+def _of_bridge_object(obj: Any, name: str, base: str, environment: ScriptEnvironment) -> str | None:
     """Advice on attributes of the bridge's own objects."""
     if isinstance(obj, PendingCall):
         if name in SDK_ATTRIBUTES:
@@ -327,7 +327,7 @@ def _of_bridge_object(obj: Any, name: str, base: str, world: World) -> str | Non
         return f"It has `.message`, `.code` and `.details`: `print({base}.code, {base}.message)` shows them."
     if isinstance(obj, types.FunctionType):
         server = str(obj.__module__).removeprefix("mcp.servers.")
-        if server in world.aliases:
+        if server in environment.aliases:
             described = f"await runtime.describe('{server}.{obj.__qualname__}', 'schema')"
             return f"`{base}` is a function: call it, `await {base}(...)`. `{described}` tells all of it."
     return None
@@ -374,7 +374,7 @@ def _missing_key(case: Case) -> str | None:
         return (
             "Secrets and settings stay outside of the sandbox: the MCP servers have theirs. Call the tool without it."
         )
-    if trees.kind(failure.node) != "Subscript" or not failure.is_innermost_but_ours:
+    if trees.kind(failure.node) != "Subscript" or not failure.is_innermost_user_frame:
         return None
     base = failure.inner("value")
     value = base.value()
@@ -389,7 +389,7 @@ def _missing_key(case: Case) -> str | None:
 
 def _missing_item(case: Case) -> str | None:
     failure = case.failure
-    if trees.kind(failure.node) != "Subscript" or not failure.is_innermost_but_ours:
+    if trees.kind(failure.node) != "Subscript" or not failure.is_innermost_user_frame:
         return None
     base = failure.inner("value")
     value = base.value()
@@ -409,13 +409,13 @@ def _listed(names: list[str]) -> str:
 
 
 def _system(case: Case) -> str | None:
-    exc, failure, world = case
+    exc, failure, environment = case
     if _is_network(exc):
         return NO_NETWORK
     if isinstance(exc, FileNotFoundError) and "subprocess" in failure.files | {failure.last_file}:
-        return _no_program(str(exc.filename or ""), failure, world)
+        return _no_program(str(exc.filename or ""), failure, environment)
     if failure.last_function == "no_shell":
-        return _no_program("/bin/sh", failure, world)
+        return _no_program("/bin/sh", failure, environment)
     name = exc.filename
     if not isinstance(name, (str, bytes)) or not (failure.is_innermost or failure.files & _PATHS):
         return None
@@ -425,7 +425,7 @@ def _system(case: Case) -> str | None:
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
         if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
-        if inside and world.kept is not None:
+        if inside and environment.kept is not None:
             return f"No cell of this session has left that file in /workspace or /tmp. {search}"
         if inside:
             return f"/workspace and /tmp begin empty with every call: no file of an earlier one is there. {search}"
@@ -481,14 +481,14 @@ def _is_network(exc: Any) -> bool:
     return False
 
 
-def _no_program(program: str, failure: Failure, world: World) -> str:
+def _no_program(program: str, failure: Failure, environment: ScriptEnvironment) -> str:
     name = program.rpartition("/")[2]
     if name == "sh" and trees.kind(failure.node) == "Call" and failure.node.args:
         # A shell's command is more informative.
         command = failure.node.args[0]
         words = str(command.value).split() if trees.kind(command) == "Constant" else []
         name = words[0] if words else name
-    if name in world.aliases:
+    if name in environment.aliases:
         return f"There are no programs here but Python; `{name}` is an MCP server: `from mcp.servers import {name}`."
     if name in {"pip", "pip3", "uv", "conda"}:
         return f"There are no programs here but Python. {packages.no_installing()}"

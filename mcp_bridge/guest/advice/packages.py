@@ -2,7 +2,7 @@
 
 import sys
 
-from mcp_bridge.guest.advice.script_environment import World
+from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
 
 DATA_PROFILE = frozenset(
     {"PIL", "joblib", "matplotlib", "numpy", "openpyxl", "pandas", "scipy", "sklearn", "tabulate", "tzdata", "yaml"}
@@ -62,16 +62,16 @@ OF_MCP = {
 MAX_SHOWN = 8
 
 
-def missing(module: str, world: World) -> str:
+def missing(module: str, environment: ScriptEnvironment) -> str:
     """Advice on a module that can't be imported."""
     name = module.partition(".")[0]
-    if name in world.aliases:
-        alias = world.aliases[name]
+    if name in environment.aliases:
+        alias = environment.aliases[name]
         return f"`{name}` is an MCP server: write `from mcp.servers import {alias}`."
     if name in OF_MCP:
-        return f"Write `{OF_MCP[name].format(world.example)}`."
+        return f"Write `{OF_MCP[name].format(environment.example)}`."
     if name in SDK:
-        return sdk(world)
+        return sdk(environment)
     if name == "nest_asyncio":
         return "It isn't needed: top-level `await` works, also where a loop runs. Leave it out."
     if name in sys.stdlib_module_names:
@@ -81,7 +81,7 @@ def missing(module: str, world: World) -> str:
             "There is no network here, so it would be of no use: call an MCP server's tool; "
             "`await runtime.search('fetch a web page')` finds one."
         )
-    said = f"The image has {_installed_packages(world)}."
+    said = f"The image has {_installed_packages(environment)}."
     if name in INSTEAD:
         said += f" Use {INSTEAD[name]} instead."
     if name in DATA_PROFILE:
@@ -89,8 +89,8 @@ def missing(module: str, world: World) -> str:
     return f"{said} More comes with the operator's setting `packages`."
 
 
-def _installed_packages(world: World) -> str:
-    there = world.installed()
+def _installed_packages(environment: ScriptEnvironment) -> str:
+    there = environment.installed()
     if not there:
         return "the standard library only"
     return f"the standard library, {', '.join(there[:MAX_SHOWN])}{', …' if len(there) > MAX_SHOWN else ''}"
@@ -105,9 +105,9 @@ def no_installing() -> str:
     )
 
 
-def sdk(world: World) -> str:
+def sdk(environment: ScriptEnvironment) -> str:
     """Advice on taking the bridge's `mcp` package for the SDK."""
     return (
         f"`mcp` is the bridge here, not the SDK, and the servers are connected: write "
-        f"`from mcp.servers import {world.example}`, then `await {world.example}.TOOL(...)`."
+        f"`from mcp.servers import {environment.example}`, then `await {environment.example}.TOOL(...)`."
     )

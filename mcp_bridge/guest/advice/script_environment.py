@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class World(NamedTuple):
+class ScriptEnvironment(NamedTuple):
     """The environment of a script.
 
     Attributes:

@@ -4,7 +4,7 @@ import re
 
 from mcp_bridge.guest.advice import packages
 from mcp_bridge.guest.advice.code_repair import FENCES, unfenced
-from mcp_bridge.guest.advice.script_environment import World
+from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
 from mcp_bridge.guest.runner import Source
 
 MAX_LINE_CHARS = 500
@@ -60,30 +60,30 @@ _PLAIN = {
 """Typographic characters, and the plain characters that they replace."""
 
 
-def advice(exc: SyntaxError, world: World) -> str | None:
+def advice(exc: SyntaxError, environment: ScriptEnvironment) -> str | None:
     """Advice on code that doesn't compile."""
     if exc.filename != Source.running or not isinstance(exc.lineno, int):
         return None
-    lines = world.code.split("\n")
+    lines = environment.code.split("\n")
     line = lines[exc.lineno - 1][:MAX_LINE_CHARS] if 0 < exc.lineno <= len(lines) else ""
     message = str(exc.msg)
     return (
-        _of_server(line, world)
+        _of_server(line, environment)
         or _of_notebook(line)
-        or _of_message(message, line, exc, world.code)
-        or _of_shell(line, world)
-        or _of_other_language(world.code, lines)
-        or _of_javascript(line, world)
+        or _of_message(message, line, exc, environment.code)
+        or _of_shell(line, environment)
+        or _of_other_language(environment.code, lines)
+        or _of_javascript(line, environment)
         or _of_end(message, exc.lineno, lines)
     )
 
 
-def _of_server(line: str, world: World) -> str | None:
+def _of_server(line: str, environment: ScriptEnvironment) -> str | None:
     found = _SERVERS.match(line)
     if found is None:
         return None
     names = _HYPHENATED.findall(found["names"])
-    known = [world.aliases.get(name, name.replace("-", "_")) for name in names]
+    known = [environment.aliases.get(name, name.replace("-", "_")) for name in names]
     if not names:
         return None
     return f"A name has no hyphen: write `from mcp{found['sync'] or ''}.servers import {', '.join(known)}`."
@@ -156,7 +156,7 @@ def _async(lineno: int, code: str) -> str | None:
     return None
 
 
-def _of_shell(line: str, world: World) -> str | None:
+def _of_shell(line: str, environment: ScriptEnvironment) -> str | None:
     found = _SHELL.match(line)
     if found is None:
         return None
@@ -164,8 +164,8 @@ def _of_shell(line: str, world: World) -> str | None:
     words = line.split()
     if program in {"pip", "pip3", "uv", "conda", "apt", "apt-get"} or words[1:3] == ["-m", "pip"]:
         return packages.no_installing()
-    if program in world.aliases:
-        alias = world.aliases[program]
+    if program in environment.aliases:
+        alias = environment.aliases[program]
         return (
             f"There is no shell here; `{program}` is an MCP server: `from mcp.servers import {alias}`, "
             f"then `dir({alias})`."
@@ -179,13 +179,13 @@ def _of_other_language(code: str, lines: list[str]) -> str | None:
     return None
 
 
-def _of_javascript(line: str, world: World) -> str | None:
+def _of_javascript(line: str, environment: ScriptEnvironment) -> str | None:
     bare = _TEXTS.sub("''", line)
     for pattern, python in _JAVASCRIPT:
         # Unlike Python's, an import in JavaScript contains a string.
         if found := pattern.search(line if "import" in pattern.pattern else bare):
             names = {"name": "name", "async": ""} | {key: value or "" for key, value in found.groupdict().items()}
-            other = " JavaScript runs with run_javascript." if world.runs_both else ""
+            other = " JavaScript runs with run_javascript." if environment.runs_both else ""
             return f"run_python runs Python; there it is {python.format(**names)}.{other}"
     return None
 

@@ -52,7 +52,7 @@ class Failure(NamedTuple):
         files: The file names of inner frames, without directories and suffix.
         last_file, last_function: File and function of the innermost frame of all.
         is_innermost: Whether the script's frame is the innermost of all.
-        is_innermost_but_ours: Whether all inner frames are the bridge's own.
+        is_innermost_user_frame: Whether all inner frames are the bridge's own.
     """
 
     frame: types.FrameType
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
     last_file: str
     last_function: str
     is_innermost: bool
-    is_innermost_but_ours: bool
+    is_innermost_user_frame: bool
 
     @property
     def text(self) -> str:

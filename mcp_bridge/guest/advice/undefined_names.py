@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from mcp_bridge.guest.advice import packages, trees
-from mcp_bridge.guest.advice.script_environment import World
+from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
 from mcp_bridge.guest.runtime import USAGE
 
 JAVASCRIPT = {
@@ -49,13 +49,13 @@ OF_SDK = frozenset({"ClientSession", "StdioServerParameters", "stdio_client", "F
 OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out"})
 
 
-def unknown(name: Any, world: World) -> str | None:
+def unknown(name: Any, environment: ScriptEnvironment) -> str | None:
     """Advice for a `NameError`."""
     if not isinstance(name, str):
         return None
-    tree = trees.parse(world.code)
+    tree = trees.parse(environment.code)
     bound = _bound(tree)
-    if (said := _elsewhere(name, world)) is not None:
+    if (said := _elsewhere(name, environment)) is not None:
         return said
     if name in bound:
         # It is a name of the script that is not yet or no longer bound.
@@ -66,35 +66,35 @@ def unknown(name: Any, world: World) -> str | None:
         return f"That is JavaScript; in Python: `{JAVASCRIPT[name]}`."
     if name in SHELL:
         return f"There is no shell here; in Python: `{SHELL[name]}`."
-    if (said := _importable(name, world)) is not None:
+    if (said := _importable(name, environment)) is not None:
         return said
-    for server, tools in world.tools().items():
+    for server, tools in environment.tools().items():
         if name in tools:
             return f"`{name}` is a tool: write `from mcp.servers import {server}`, then `await {server}.{name}(...)`."
-    close = trees.did_you_mean(name, [*bound, *(world.kept or ()), *dir(builtins)])
-    if close is None and world.kept is not None:
+    close = trees.did_you_mean(name, [*bound, *(environment.kept or ()), *dir(builtins)])
+    if close is None and environment.kept is not None:
         return f"No cell of this session has left it: define `{name}` first."
     return close or f"Nothing is kept from an earlier call: define `{name}` in this script."
 
 
-def _elsewhere(name: str, world: World) -> str | None:
+def _elsewhere(name: str, environment: ScriptEnvironment) -> str | None:
     """Advice on a name of the bridge's API."""
-    aliases = world.aliases
+    aliases = environment.aliases
     if name in aliases:
         return f"`{name}` is an MCP server: write `from mcp.servers import {aliases[name]}`."
     begins = [alias for full, alias in aliases.items() if full.startswith(f"{name}-")]
-    if len(set(begins)) == 1 and f"{name}-" in world.code:
+    if len(set(begins)) == 1 and f"{name}-" in environment.code:
         return f"A name has no hyphen: write `from mcp.servers import {begins[0]}`, then `{begins[0]}.TOOL`."
     if name in USAGE:
-        return f"Write `from mcp import runtime`, then `{USAGE[name].format(world.example)}`."
+        return f"Write `from mcp import runtime`, then `{USAGE[name].format(environment.example)}`."
     if name in OF_MCP:
         return f"Write `from mcp import {name}`."
     if name in OF_SDK:
-        return packages.sdk(world)
+        return packages.sdk(environment)
     return None
 
 
-def _importable(name: str, world: World) -> str | None:
+def _importable(name: str, environment: ScriptEnvironment) -> str | None:
     if name == "__file__":
         return "A script has no file: write `/workspace`, its folder."
     if name in OF_NOTEBOOKS:
@@ -106,9 +106,9 @@ def _importable(name: str, world: World) -> str | None:
         return None if sys.version_info >= (3, 12) else f"Did you forget to import {name!r}?"
     if name in SHORT:
         package = SHORT[name].partition(".")[0]
-        if package in world.installed():
+        if package in environment.installed():
             return f"Write `import {SHORT[name]} as {name}`."
-        return packages.missing(package, world)
+        return packages.missing(package, environment)
     return None
 
 

@@ -21,7 +21,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _MISSING = frozenset({"unknown_input", "input_unavailable"})
 """Codes with which opening a path of `FOLDER` just finds nothing there."""
 
-MAX_TOLD = 3
+MAX_LISTED = 3
 """Most lines at once about what isn't handed in."""
 
 _KEPT_BYTES = 1 << 20
@@ -152,7 +152,7 @@ class Inputs:
         where = f"{name}/" if name else ""
         new = [line for what in left_out if (line := f"{where}{what}") not in self._told]
         self._told.update(new)
-        lines, rest = new[:MAX_TOLD], new[MAX_TOLD:]
+        lines, rest = new[:MAX_LISTED], new[MAX_LISTED:]
         if rest:
             # The host itself may end with how many more there are.
             last, more, after = rest[-1].removeprefix(where).partition(" more")

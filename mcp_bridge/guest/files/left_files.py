@@ -24,7 +24,7 @@ MAX_DEPTH = 20
 INTERRUPTED_SECONDS = 3.0
 """How long a cell whose time is up may go on keeping files, from its interruption on. The host ends it after four."""
 
-MAX_TOLD = 20
+MAX_LISTED = 20
 """Most lines about what wasn't kept."""
 
 BETWEEN = "__"
@@ -109,7 +109,7 @@ class LeftFiles:
             except _LeftOutError as exc:
                 if not exc.is_last and not self._is_news(path, str(exc)):
                     continue
-                if told < MAX_TOLD:
+                if told < MAX_LISTED:
                     print(f"[not kept: {_printable(path)}: {exc}]", file=sys.stderr)  # noqa: T201
                     told += 1
                 else:

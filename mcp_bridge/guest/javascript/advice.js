@@ -58,8 +58,8 @@ function advice(error, servers, exported, start, inputs) {
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
   // Loaded late: most scripts don't fail.
-  const { ofForeignCode } = require('./foreign_code');
-  const foreign = ofForeignCode(error, message, aliases, exported);
+  const { adviceForOtherRuntimes } = require('./other_runtimes');
+  const foreign = adviceForOtherRuntimes(error, message, aliases, exported);
   if (foreign !== null) return foreign;
   let found = /^The requested module '(mcp[\w/]*)' does not provide an export named '([^']+)'/.exec(message);
   if (found !== null) {

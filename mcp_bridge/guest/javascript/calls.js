@@ -38,7 +38,7 @@ class Call extends Promise {
 const REQUEST = /^\w+\.\w+(?=: '| needs ')/;
 
 // Codes of calls that were refused, perhaps because the server lists its tools otherwise by now.
-const OF_ANOTHER_LISTING = new Set(['bad_arguments', 'tool_changed', 'unknown_tool']);
+const STALE_LISTING_CODES = new Set(['bad_arguments', 'tool_changed', 'unknown_tool']);
 
 class Calls {
   #made = [];
@@ -120,7 +120,7 @@ class Calls {
       }
       if (!(error instanceof RequestError)) throw error;
       const { code = 'tool_error', ...details } = error.data;
-      if (OF_ANOTHER_LISTING.has(code)) for (const each of this.servers) each.forgetIfOf(server);
+      if (STALE_LISTING_CODES.has(code)) for (const each of this.servers) each.forgetIfOf(server);
       throw new ToolError(error.message, { server, tool, code, details });
     }
   }

@@ -56,7 +56,7 @@ DEFAULT_MEMORY = 512 << 20
 LAST_ID = 2**53
 """The id of the one request that this process makes itself, when Node is gone."""
 
-LAST_WORDS = b"\n<--- Last few GCs --->\n"
+HEAP_EXHAUSTED_MARKER = b"\n<--- Last few GCs --->\n"
 """How V8's report of an exhausted heap begins. It ends with a stack of V8's own, which tells nobody anything."""
 
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
@@ -88,7 +88,7 @@ class Node:
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
-        capture.last_words = LAST_WORDS, WAITS_FOR_DEBUGGER
+        capture.last_words = HEAP_EXHAUSTED_MARKER, WAITS_FOR_DEBUGGER
         self._finish: int | None = None
         self._is_ending = False
         """Whether Node has sent the script's result: it reads nothing from then on."""
@@ -223,9 +223,9 @@ class Node:
         if message.method in {NAMES[ProgramStart], NAMES[ProgramResume]}:
             if self._drives is None:
                 # Imported late, with the kernel: most scripts run no program.
-                from mcp_bridge.guest.javascript.programs import Drives
+                from mcp_bridge.guest.javascript.programs import ProgramDriver
 
-                self._drives = Drives(self._channel, self._give)
+                self._drives = ProgramDriver(self._channel, self._give)
             self._drives.expect(message.id)
         elif message.method == NAMES[ExecutionFinish] and not self._is_ending:
             self._is_ending = True

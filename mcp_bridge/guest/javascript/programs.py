@@ -16,7 +16,7 @@ from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError
 
 
-class Drives:
+class ProgramDriver:
     """The programs that one script, or a session, has under way. One thread drives them all.
 
     Args:

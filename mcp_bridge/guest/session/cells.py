@@ -69,19 +69,19 @@ class Session:
         self._channel.is_between = False
         self._interrupted_at = None
         self._channel.notify(ExecutionBegun(start.execution))
-        world = self._world
-        had, world.start = world.start.servers, start
+        environment = self._world
+        had, environment.start = environment.start.servers, start
         if start.servers != had:
-            world.change_servers()
-            self._module.__dict__.update(world.names())
-        world.calls.begin_cell(start.listings or {})
-        world.shower.begin()
+            environment.change_servers()
+            self._module.__dict__.update(environment.names())
+        environment.calls.begin_cell(start.listings or {})
+        environment.shower.begin()
         source = runner.Source(start.code, f"{runner.CELL_PREFIX}{start.cell}>")
         self._sources[source.filename] = source
         self._module.__loader__ = source  # type: ignore[assignment]
         if "linecache" in sys.modules:
             source.register_in_linecache()
-        world.finish(self._outcome(source, world.hooks(), start.execution), lambda: self._interrupted_at)
+        environment.finish(self._outcome(source, environment.hooks(), start.execution), lambda: self._interrupted_at)
         self._channel.end_cell()
 
     def _outcome(self, source: runner.Source, hooks: runner.Hooks, execution: str) -> runner.Outcome:
@@ -108,10 +108,10 @@ class Session:
             runner.end_of_fork(outcome)
         ended = runner.guarded(self._end_tasks_and_threads)
         runner.guarded(hooks.ended)
-        if outcome == runner.WELL:
-            outcome = ended if ended != runner.WELL else runner.guarded(hooks.before_end)
+        if outcome == runner.SUCCESS:
+            outcome = ended if ended != runner.SUCCESS else runner.guarded(hooks.before_end)
         value = names.pop(runner.VALUE_NAME, None)
-        if outcome == runner.WELL:
+        if outcome == runner.SUCCESS:
             outcome = runner.shown(hooks, value)
         return outcome
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
 from mcp_bridge.executions.sessions.cell import Cell
-from mcp_bridge.executions.sessions.rebuilding import RanAgain, Rebuilding, Rebuilt, skipped
-from mcp_bridge.executions.status import OWN_END
+from mcp_bridge.executions.sessions.rebuilding import Rebuilding, Rebuilt, ReplayedCell, skipped
+from mcp_bridge.executions.status import ENDED_BY_ITSELF
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import CellFields, ExecutionRecord
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript
-    from mcp_bridge.executions.scripts.script_to_run import Job
+    from mcp_bridge.executions.scripts.script_job import Job
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.host.sandboxes import Sandboxes
@@ -56,7 +56,7 @@ class CellHost(SandboxRunner, Protocol):
         """The run of a cell in a sandbox."""
 
 
-class Ran(NamedTuple):
+class FinishedCell(NamedTuple):
     """A cell that has run.
 
     Attributes:
@@ -88,7 +88,7 @@ class CellRunner:
         self._tasks = tasks
         self._rebuilding = Rebuilding(lifecycle, principal, host, host.settings, self._run_again)
 
-    async def run(self, active: ActiveScript, artifacts: ArtifactWriter, cell: Cell) -> Ran:
+    async def run(self, active: ActiveScript, artifacts: ArtifactWriter, cell: Cell) -> FinishedCell:
         """Run a cell to its end.
 
         Args:
@@ -116,18 +116,18 @@ class CellRunner:
             self._tell(rebuilt, cell, gone, fields, record)
         elif is_dry:
             record.notices += _in_copy(rebuilt, cell)
-        is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
-        if is_whole and is_live and active.script.course.divergence is None:
+        is_whole = run.has_finished and record.status in {*ENDED_BY_ITSELF, "timeout"}
+        if is_whole and is_live and active.script.divergence_detector.divergence is None:
             if record.status == "timeout":
                 fields["interrupted"] = True
             sandbox.head, sandbox.place = active.script.execution, cell
-            none_waited = not active.job.head if taken is None else taken.none_waits
+            none_waited = not active.job.head if taken is None else taken.has_no_suspended_cell
             # A generated key is stored until somebody is given what came of its run.
-            sandbox.none_waits = none_waited and active.script.key is None
+            sandbox.has_no_suspended_cell = none_waited and active.script.key is None
             self._live.put(key, sandbox)
         else:
             await sandbox.close()
-            if is_live and record.status not in {*OWN_END, "suspended"}:
+            if is_live and record.status not in {*ENDED_BY_ITSELF, "suspended"}:
                 record.notices.append(
                     f"the sandbox of the session {cell.session!r} has ended with this cell, which has left nothing: "
                     "the next call has what was there before it"
@@ -177,13 +177,13 @@ class CellRunner:
 
     async def _run_again(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
-    ) -> RanAgain[SessionSandbox]:
+    ) -> ReplayedCell[SessionSandbox]:
         sandbox, run, ran = await self._run_in(sandbox, active, artifacts)
-        return RanAgain(sandbox, ran.record, has_finished=run.has_finished)
+        return ReplayedCell(sandbox, ran.record, has_finished=run.has_finished)
 
     async def _run_in(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
-    ) -> tuple[SessionSandbox, SandboxRun, Ran]:
+    ) -> tuple[SessionSandbox, SandboxRun, FinishedCell]:
         """Run a cell in a session's sandbox, or in a new one. If that fails, the sandbox is ended."""
         try:
             return await self._run_here(sandbox, active, artifacts)
@@ -194,7 +194,7 @@ class CellRunner:
 
     async def _run_here(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
-    ) -> tuple[SessionSandbox, SandboxRun, Ran]:
+    ) -> tuple[SessionSandbox, SandboxRun, FinishedCell]:
         host, script, job = self._host, active.script, active.job
         limit = host.limits_of(job)
         first = host.start_line(active)
@@ -220,7 +220,7 @@ class CellRunner:
                 opened.end()
             opened, run = made[-1]
             opened.acknowledgement = run.acknowledgement
-            return opened, run, Ran(ran.requests, ran.record)
+            return opened, run, FinishedCell(ran.requests, ran.record)
         first = sandbox.acknowledgement + first
         run, requests = host.run_in(active, artifacts, sandbox.cell(script.execution), first, limit)
         try:
@@ -228,7 +228,7 @@ class CellRunner:
         finally:
             await requests.close()
         sandbox.acknowledgement = run.acknowledgement
-        return sandbox, run, Ran(requests, record)
+        return sandbox, run, FinishedCell(requests, record)
 
 
 def _ran_again(rebuilt: Rebuilt[SessionSandbox]) -> str:

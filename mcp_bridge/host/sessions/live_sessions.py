@@ -136,8 +136,10 @@ class LiveSessions:
         sandbox = self._idle.get(key)
         if sandbox is None or sandbox.place is None:
             return None
-        none_waits = sandbox.none_waits and key not in self.plans
-        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head, none_waits=none_waits)
+        has_no_suspended_cell = sandbox.has_no_suspended_cell and key not in self.plans
+        return Turn(
+            sandbox.place.after(sandbox.head, key.name), sandbox.head, has_no_suspended_cell=has_no_suspended_cell
+        )
 
     async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
         """The sandbox of a session, whose names are those after a cell; None if there is none that has them.

@@ -57,7 +57,8 @@ class SessionSandbox:
     Attributes:
         head: The execution of the last cell whose names it has; empty before the first.
         place: The place of that cell; None before the first.
-        none_waits: As `Turn.none_waits`: all cells of the session have run in it, without a key and without a wait.
+        has_no_suspended_cell: As `Turn.has_no_suspended_cell`: all cells of the session have run in it, without a key
+            and without a wait.
         acknowledgement: What the guest is sent before the next cell, upon which it leaves the last one behind.
         has_overspent: Whether it was ended for the processor time that it used between two cells.
     """
@@ -66,7 +67,7 @@ class SessionSandbox:
         self.process = process
         self.head = ""
         self.place: Cell | None = None
-        self.none_waits = False
+        self.has_no_suspended_cell = False
         self.acknowledgement = b""
         self._tasks = tasks
         self.max_idle_bytes = max_idle_bytes

@@ -23,9 +23,9 @@ from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
-from mcp_bridge.ledger.storage.file_opening import connect, look_first, write_entries
+from mcp_bridge.ledger.storage.file_opening import check_before_open, connect, write_entries
 from mcp_bridge.ledger.storage.log_head import read_head
-from mcp_bridge.ledger.storage.position_file import NOT_AS_FAR, PositionFile
+from mcp_bridge.ledger.storage.position_file import POSITION_ERROR_CODES, PositionFile
 from mcp_bridge.ledger.storage.storage_errors import unusable
 from mcp_bridge.private_files import KEY_BYTES
 
@@ -107,9 +107,9 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
     try:
         try:
             position.load()
-            look_first(path, position)
+            check_before_open(path, position)
         except BridgeError as exc:
-            if exc.code not in NOT_AS_FAR or _has_key(path):
+            if exc.code not in POSITION_ERROR_CODES or _has_key(path):
                 raise
             # To accept a loss takes a key: that can be had first, and the loss is still to be accepted then.
             position = PositionFile(path, leaves=True)

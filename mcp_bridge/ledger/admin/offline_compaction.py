@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.erasure.execution_erasure import empty_journal
 from mcp_bridge.ledger.storage import live_bridges
-from mcp_bridge.ledger.storage.vacuum import TIMES_FREE, vacuum
+from mcp_bridge.ledger.storage.vacuum import FREE_SPACE_FACTOR, vacuum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,9 +50,9 @@ def require_free(path: Path, used: int) -> None:
         BridgeError: `disk_full`.
     """
     free = shutil.disk_usage(path.parent).free
-    if free < TIMES_FREE * used:
+    if free < FREE_SPACE_FACTOR * used:
         raise BridgeError(
             "disk_full",
-            f"Writing {path} anew takes {int(TIMES_FREE * used)} bytes for a while, and {free} are free.",
+            f"Writing {path} anew takes {int(FREE_SPACE_FACTOR * used)} bytes for a while, and {free} are free.",
             hint="Make room on the disk, or erase more first.",
         )

@@ -17,8 +17,8 @@ from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
 from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
-from mcp_bridge.ledger.storage.file_opening import connect, look_first, open_to_write, write_entries
-from mcp_bridge.ledger.storage.position_file import NOT_AS_FAR, PositionFile
+from mcp_bridge.ledger.storage.file_opening import check_before_open, connect, open_to_write, write_entries
+from mcp_bridge.ledger.storage.position_file import POSITION_ERROR_CODES, PositionFile
 from mcp_bridge.ledger.storage.storage_errors import unusable
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def is_behind(path: Path) -> bool:
 def _is_behind(path: Path, position: PositionFile) -> bool:
     try:
         position.load()
-        look_first(path, position)
+        check_before_open(path, position)
     except BridgeError as exc:
-        if exc.code not in NOT_AS_FAR:
+        if exc.code not in POSITION_ERROR_CODES:
             raise
         return True
     return False

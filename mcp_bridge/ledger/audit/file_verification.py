@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger.audit.parallel_verification import checked_stretches
+from mcp_bridge.ledger.audit.parallel_verification import verified_batches
 from mcp_bridge.ledger.audit.table_audit import TableAudit
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema
 from mcp_bridge.ledger.proofs.export_verification import verify_export
@@ -73,7 +73,7 @@ def verify_file(
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
         tables = TableAudit()
-        with checked_stretches(ledger) as stretches:
+        with verified_batches(ledger) as stretches:
             lines = ledger.checked_lines(tables.see, stretches or (), tables.see_stretch)
             log = verify_export(lines, verifiers, against, progress=progress)
         tables.check(ledger)

@@ -29,7 +29,7 @@ from mcp_bridge.ledger.log.entry_encoding import LEDGER, leaf_hash
 from mcp_bridge.ledger.log.reading import ENTRY_BYTES, Ledger, open_snapshot
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.entry_checks import check_place
-from mcp_bridge.ledger.proofs.export_format import STRETCH, STRETCH_LEVEL, Stretch
+from mcp_bridge.ledger.proofs.export_format import BATCH_ENTRIES, STRETCH_LEVEL, EntryBatch
 from mcp_bridge.ledger.storage.position_file import position_of
 from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -56,7 +56,7 @@ serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
 @contextmanager
-def checked_stretches(ledger: Ledger) -> Generator[Iterator[Stretch | None] | None]:
+def verified_batches(ledger: Ledger) -> Generator[Iterator[EntryBatch | None] | None]:
     """A ledger's complete stretches, in order, each None where the reader has to check it itself; None for no help.
 
     Args:
@@ -72,7 +72,7 @@ def checked_stretches(ledger: Ledger) -> Generator[Iterator[Stretch | None] | No
         except OSError:
             yield None
             return
-        yield _checked_elsewhere(started, ledger.size // STRETCH)
+        yield _checked_elsewhere(started, ledger.size // BATCH_ENTRIES)
 
 
 def _processors() -> int:
@@ -114,14 +114,14 @@ def _started(ledger: Ledger, at: int, of: int) -> Generator[BinaryIO]:
         process.wait()
 
 
-def _checked_elsewhere(started: list[BinaryIO], stretches: int) -> Iterator[Stretch | None]:
+def _checked_elsewhere(started: list[BinaryIO], stretches: int) -> Iterator[EntryBatch | None]:
     lost = [False] * len(started)
     for number in range(stretches):
         at = number % len(started)
         found = None if lost[at] else _received(started[at])
         lost[at] = lost[at] or found is None
         # What is empty was found wrong.
-        yield Stretch(*marshal.loads(found)) if found else None  # noqa: S302 - of a process of ours
+        yield EntryBatch(*marshal.loads(found)) if found else None  # noqa: S302 - of a process of ours
 
 
 def _received(pipe: BinaryIO) -> bytes | None:
@@ -148,19 +148,19 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
         if seen != asked["position"]:
             # Somebody has written meanwhile. What is sent of another state would be taken for damage.
             return
-        for number in range(asked["at"], ledger.size // STRETCH, asked["of"]):
-            found = checked(ledger, number * STRETCH)
+        for number in range(asked["at"], ledger.size // BATCH_ENTRIES, asked["of"]):
+            found = checked(ledger, number * BATCH_ENTRIES)
             data = b"" if found is None else marshal.dumps(tuple(found))
             target.write(_LENGTH.pack(len(data)) + data)
             target.flush()
 
 
-def checked(ledger: Ledger, first: int) -> Stretch | None:
+def checked(ledger: Ledger, first: int) -> EntryBatch | None:
     """Check a stretch as far as that needs nothing before it; None if its reader has to.
 
     Args:
         ledger: The ledger.
-        first: The number of its first entry, a multiple of STRETCH.
+        first: The number of its first entry, a multiple of BATCH_ENTRIES.
     """
     try:
         return _checked(ledger, first)
@@ -168,7 +168,7 @@ def checked(ledger: Ledger, first: int) -> Stretch | None:
         return None
 
 
-def _checked(ledger: Ledger, first: int) -> Stretch | None:
+def _checked(ledger: Ledger, first: int) -> EntryBatch | None:
     if first == 0:
         # The log's first entry is about itself.
         return None
@@ -177,17 +177,17 @@ def _checked(ledger: Ledger, first: int) -> Stretch | None:
     begins: dict[str, str | None] = {}
     ends: dict[str, str] = {}
     undisclosed: Counter[str] = Counter()
-    telling: list[tuple[str, str, int, bytes | None]] = []
+    log_entries: list[tuple[str, str, int, bytes | None]] = []
     began = last = 0
     size = 0
-    for leaf, entry, payload, _, own in ledger.read(first, first + STRETCH):
+    for leaf, entry, payload, _, own in ledger.read(first, first + BATCH_ENTRIES):
         check_place(leaf, first + frontier.size, ends.get(leaf.execution, leaf.previous), last)
         expected = frontier.append(leaf_hash(entry))
         if (
             leaf.execution == LEDGER
             or leaf.kind == "key"
             # What the last one has of the tree above is checked by the reader.
-            or (own != expected and not (frontier.size == STRETCH and own.startswith(expected)))
+            or (own != expected and not (frontier.size == BATCH_ENTRIES and own.startswith(expected)))
             or (payload is not None and len(payload) > ENTRY_BYTES)
         ):
             return None
@@ -199,10 +199,12 @@ def _checked(ledger: Ledger, first: int) -> Stretch | None:
             undisclosed[leaf.execution] += 1
         if tells_of_tables(leaf.execution, leaf.kind):
             size += 0 if payload is None else len(payload)
-            telling.append((leaf.execution, leaf.kind, leaf.sequence, payload))
+            log_entries.append((leaf.execution, leaf.kind, leaf.sequence, payload))
         elif payload is not None:
             json.loads(payload.decode())
-    if frontier.size != STRETCH or size > MAX_TELLING_BYTES:
+    if frontier.size != BATCH_ENTRIES or size > MAX_TELLING_BYTES:
         return None
     above = nodes[-1][merkle.HASH_BYTES * (STRETCH_LEVEL + 1) :]
-    return Stretch(frontier.root(), above, b"".join(nodes), begins, ends, began, last, dict(undisclosed), telling)
+    return EntryBatch(
+        frontier.root(), above, b"".join(nodes), begins, ends, began, last, dict(undisclosed), log_entries
+    )

@@ -11,7 +11,7 @@ from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.checkpoints import Signed, best_note, check_against_log
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.disclosures import encode as encode_disclosed
-from mcp_bridge.ledger.proofs.export_verification import Picked, verify_export
+from mcp_bridge.ledger.proofs.export_verification import EntryToProve, verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.sealing import damaged
 
@@ -89,7 +89,7 @@ def prove_exported(
     return prove_by(source, verifiers, sequence, payload=payload, progress=progress).data
 
 
-class Proven(NamedTuple):
+class ProofWithKeys(NamedTuple):
     """A proof, and the keys of the log that have signed its checkpoint."""
 
     data: bytes
@@ -103,7 +103,7 @@ def prove_by(
     *,
     payload: bool,
     progress: Progress | None = None,
-) -> Proven:
+) -> ProofWithKeys:
     """As `prove`, from an export, which is verified first.
 
     A checkpoint signed by a key of `verifiers` is preferred to one by another key that it vouches for.
@@ -118,11 +118,13 @@ def prove_by(
     Raises:
         BridgeError: `unknown_entry`; as `verify_export`.
     """
-    picked = Picked(sequence)
+    picked = EntryToProve(sequence)
     size = verify_export(source, verifiers, (), picked, progress).size
     if picked.leaf is None or picked.disclosed is None:
         raise unknown_entry(sequence, size)
-    return Proven(_proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload), picked.keys)
+    return ProofWithKeys(
+        _proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload), picked.keys
+    )
 
 
 def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.payloads import Decoded
     from mcp_bridge.ledger.log.reading import Ledger
-    from mcp_bridge.ledger.proofs.export_format import ReadEntry, Stretch
+    from mcp_bridge.ledger.proofs.export_format import EntryBatch, ReadEntry
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
 
-_TELLING = frozenset({"start", "suspension", "resume", "end", "decision"})
+_ROW_KINDS = frozenset({"start", "suspension", "resume", "end", "decision"})
 """The kinds of entries that tell of rows of other tables, besides those about the log itself."""
 
 _WITH_PIECES, _WITH_TOKENS, _WITH_USAGES, _WITH_SESSIONS = 2, 3, 4, 5
@@ -81,9 +81,9 @@ class TableAudit:
         leaf = entry.leaf
         self._see(leaf.execution, leaf.kind, leaf.sequence, entry.payload)
 
-    def see_stretch(self, stretch: Stretch) -> None:
+    def see_stretch(self, stretch: EntryBatch) -> None:
         """Take the next entries, none of them about the log. As `see`."""
-        for telling in stretch.telling:
+        for telling in stretch.log_entries:
             self._see(*telling)
 
     def _see(self, execution: str, kind: str, sequence: int, data: bytes | None) -> None:
@@ -307,7 +307,7 @@ class TableAudit:
 
 def tells_of_tables(execution: str, kind: str) -> bool:
     """Whether an entry of that execution and kind tells of other tables."""
-    return execution == LEDGER or kind in _TELLING
+    return execution == LEDGER or kind in _ROW_KINDS
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey, version: int) -> None:

@@ -59,7 +59,7 @@ class LogClock:
         self.last = min(self.last, time)
 
 
-def goes_back(entry: Leaf, before: int) -> bool:
+def is_out_of_order(entry: Leaf, before: int) -> bool:
     """Whether an entry is earlier than the one before it, without a person's having accepted that.
 
     Args:

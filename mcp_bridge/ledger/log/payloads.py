@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.log.entries import Recorded
 
-TAKEN_BACK = "interrupted"
+CANCELLED_BY_SCRIPT = "interrupted"
 """The status of a call that the script itself cancelled: it may have happened, and nobody waits for it."""
 
 NOT_DONE = "not_done"
@@ -239,7 +239,7 @@ class NoAnswer:
     """A call gave the script no answer.
 
     Attributes:
-        status: `TAKEN_BACK`, `NOT_DONE` or `PENDING`.
+        status: `CANCELLED_BY_SCRIPT`, `NOT_DONE` or `PENDING`.
     """
 
     status: str

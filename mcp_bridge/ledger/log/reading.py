@@ -26,11 +26,11 @@ from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.export_format import (
+    BATCH_ENTRIES,
     MAX_LINE_BYTES,
-    STRETCH,
     STRETCH_LEVEL,
-    CheckedStretch,
     ReadEntry,
+    VerifiedBatch,
     checkpoint_line,
     entry_line,
     header_line,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mcp_bridge.ledger.log.deduplication import Pieces
-    from mcp_bridge.ledger.proofs.export_format import Line, Stretch
+    from mcp_bridge.ledger.proofs.export_format import EntryBatch, Line
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -206,8 +206,8 @@ class Ledger:
     def checked_lines(
         self,
         see: Callable[[ReadEntry], None],
-        stretches: Iterable[Stretch | None] = (),
-        accept: Callable[[Stretch], None] | None = None,
+        stretches: Iterable[EntryBatch | None] = (),
+        accept: Callable[[EntryBatch], None] | None = None,
     ) -> Iterator[Line]:
         """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
 
@@ -222,10 +222,10 @@ class Ledger:
         yield header_line(self.origin, self.size)
         frontier = merkle.Frontier()
         for stretch in stretches:
-            before, end = frontier.copy(), frontier.size + STRETCH
+            before, end = frontier.copy(), frontier.size + BATCH_ENTRIES
             if stretch is not None and frontier.append_subtree(STRETCH_LEVEL, stretch.root) == stretch.above:
                 accepted = functools.partial(accept, stretch) if accept is not None else _nothing
-                yield CheckedStretch(stretch, accepted, functools.partial(self._checked, see, before, end))
+                yield VerifiedBatch(stretch, accepted, functools.partial(self._checked, see, before, end))
             else:
                 frontier = before
                 yield from self._checked(see, frontier, end)
@@ -421,7 +421,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
+def open_for_inspection(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to inspect the bridge's own ledger, even if it is behind its recorded position; for any thread.
 
     Raises:

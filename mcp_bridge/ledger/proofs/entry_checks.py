@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.clock import goes_back
+from mcp_bridge.ledger.log.clock import is_out_of_order
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def check_place(entry: Leaf, sequence: int, previous: str | None, before: int) -
         raise BridgeError("tampered", f"Entry {entry.sequence} is in the place of entry {sequence}.")
     if entry.previous != previous:
         raise BridgeError("tampered", f"Entry {sequence} doesn't follow its execution's entry before it.")
-    if goes_back(entry, before):
+    if is_out_of_order(entry, before):
         raise BridgeError("tampered", f"Entry {sequence} has an earlier time than the entry before it.")
 
 

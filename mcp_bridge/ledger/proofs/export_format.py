@@ -23,7 +23,7 @@ MAX_LINE_BYTES = 64 << 20
 """Longest line, with its newline."""
 
 STRETCH_LEVEL = 10
-STRETCH = 1 << STRETCH_LEVEL
+BATCH_ENTRIES = 1 << STRETCH_LEVEL
 """The number of entries of a stretch."""
 
 
@@ -44,8 +44,8 @@ class ReadEntry(NamedTuple):
     nodes: bytes = b""
 
 
-class Stretch(NamedTuple):
-    """What the other entries of a log depend on of STRETCH entries, none of them about the log itself.
+class EntryBatch(NamedTuple):
+    """What the other entries of a log depend on of BATCH_ENTRIES entries, none of them about the log itself.
 
     They have passed all checks that need no entry before them.
 
@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
         ends: Of each execution, the hash of its last entry among them, in hex.
         began, last: The times of the first and the last.
         undisclosed: Of each execution, how many have no payload that is shown; only of those that have such.
-        telling: Those that tell of other tables: execution, kind, sequence, and the payload unless it is erased.
+        log_entries: Those that tell of other tables: execution, kind, sequence, and the payload unless it is erased.
     """
 
     root: bytes
@@ -68,10 +68,10 @@ class Stretch(NamedTuple):
     began: int
     last: int
     undisclosed: dict[str, int]
-    telling: list[tuple[str, str, int, bytes | None]]
+    log_entries: list[tuple[str, str, int, bytes | None]]
 
 
-class CheckedStretch(NamedTuple):
+class VerifiedBatch(NamedTuple):
     """A stretch in the place of its entries.
 
     Attributes:
@@ -80,12 +80,12 @@ class CheckedStretch(NamedTuple):
         entries: Gives its entries one by one, if it doesn't.
     """
 
-    stretch: Stretch
+    stretch: EntryBatch
     accept: Callable[[], None]
     entries: Callable[[], Iterator[bytes | ReadEntry]]
 
 
-Line: TypeAlias = "bytes | ReadEntry | CheckedStretch"
+Line: TypeAlias = "bytes | ReadEntry | VerifiedBatch"
 """A line of an export, or what is in the place of one or more."""
 
 

@@ -20,11 +20,11 @@ from mcp_bridge.ledger.proofs.checkpoints import Signed, best_note, check_agains
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.entry_checks import check_place, names_key
 from mcp_bridge.ledger.proofs.export_format import (
+    BATCH_ENTRIES,
     FORMAT,
     MAX_LINE_BYTES,
-    STRETCH,
-    CheckedStretch,
     ReadEntry,
+    VerifiedBatch,
     entry_line,
 )
 from mcp_bridge.ledger.proofs.verified_log import Cosigned, Lost, VerifiedLog
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _IN_MEMORY_BYTES = 16 << 20
 """Most bytes of the tree's hashes in memory, at 64 bytes an entry. More go to a temporary file."""
 
-PROGRESS_ENTRIES = STRETCH
+PROGRESS_ENTRIES = BATCH_ENTRIES
 """Entries between two calls of `Progress`."""
 
 _MAX_ERASURE_BYTES = 4 << 20
@@ -57,7 +57,7 @@ _MAX_LOSS_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
-class Picked:
+class EntryToProve:
     """An entry that is to be proven from an export; the rest is found as that is read.
 
     Attributes:
@@ -81,14 +81,14 @@ def verify_export(
     source: IO[bytes] | Iterable[Line],
     verifiers: Iterable[Verifier] | None,
     against: Sequence[str] = (),
-    picked: Picked | None = None,
+    picked: EntryToProve | None = None,
     progress: Progress | None = None,
 ) -> VerifiedLog:
     """Verify an export while it is read. Memory grows only with the number of executions.
 
     Args:
         source: A binary file, or its lines, each with its newline; an entry may be a `ReadEntry`, and
-            entries a `CheckedStretch`.
+            entries a `VerifiedBatch`.
         verifiers: The trusted keys of the log and of witnesses; None to trust none, which proves only that the file is
             consistent in itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
@@ -113,7 +113,7 @@ class _Reader:
         source: IO[bytes] | Iterable[Line],
         verifiers: Iterable[Verifier] | None,
         nodes: IO[bytes],
-        picked: Picked | None,
+        picked: EntryToProve | None,
         progress: Progress | None,
     ) -> None:
         self._lines = _lines(source)
@@ -141,7 +141,7 @@ class _Reader:
             with self._at_line():
                 while self._size < min(first + PROGRESS_ENTRIES, size):
                     found = self._next_found()
-                    if isinstance(found, CheckedStretch):
+                    if isinstance(found, VerifiedBatch):
                         self._stretch(found)
                     else:
                         self._entry(found)
@@ -242,7 +242,7 @@ class _Reader:
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, Disclosed(data, payload, salt)
 
-    def _stretch(self, found: CheckedStretch) -> None:
+    def _stretch(self, found: VerifiedBatch) -> None:
         """Take entries that are checked but for what is before them; one by one if they don't follow that."""
         stretch = found.stretch
         follows = stretch.began >= self._time and all(
@@ -257,11 +257,11 @@ class _Reader:
             self._lines = chain(found.entries(), self._lines)
             return
         self._nodes.write(stretch.nodes)
-        self._size += STRETCH
-        self._line += STRETCH
+        self._size += BATCH_ENTRIES
+        self._line += BATCH_ENTRIES
         self._heads.update(stretch.ends)
         self._time = stretch.last
-        self._disclosed += STRETCH - sum(stretch.undisclosed.values())
+        self._disclosed += BATCH_ENTRIES - sum(stretch.undisclosed.values())
         self._undisclosed.update(stretch.undisclosed)
 
     def _checkpoint_line(self) -> str:
@@ -314,10 +314,10 @@ class _Reader:
         self._nodes.seek(merkle.HASH_BYTES * (2 * row - row.bit_count() + level))
         return self._nodes.read(merkle.HASH_BYTES)
 
-    def _next_found(self) -> bytes | ReadEntry | CheckedStretch:
+    def _next_found(self) -> bytes | ReadEntry | VerifiedBatch:
         """The next entry, if it is decoded, or stretch; otherwise the next line without its newline."""
         line = next(self._lines, b"")
-        if isinstance(line, CheckedStretch):
+        if isinstance(line, VerifiedBatch):
             return line
         self._line += 1
         if isinstance(line, ReadEntry):
@@ -330,7 +330,7 @@ class _Reader:
 
     def _next_line(self) -> bytes:
         found = self._next_found()
-        if isinstance(found, CheckedStretch):
+        if isinstance(found, VerifiedBatch):
             raise BridgeError("bad_export", "An entry is in the place of something else.")
         return entry_line(*found[1:4])[:-1] if isinstance(found, ReadEntry) else found
 

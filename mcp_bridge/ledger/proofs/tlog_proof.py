@@ -51,7 +51,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class VerifiedProof:
     """A verified proof.
 
     Attributes:
@@ -117,7 +117,7 @@ def decode(data: bytes) -> Proof:
     return Proof(int(index[1]), tuple(each for each in hashes if each), note, extra)
 
 
-def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[str] = ()) -> Proved:
+def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[str] = ()) -> VerifiedProof:
     """What a proof proves, by the keys that are known.
 
     Args:
@@ -158,7 +158,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
             f"{', '.join(str(known_checkpoint.size) for known_checkpoint in elsewhere[:_SIZES_TOLD])}.",
             hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
         )
-    return Proved(leaf, disclosed, checkpoint, tuple(signers), verifiers is not None, compared)
+    return VerifiedProof(leaf, disclosed, checkpoint, tuple(signers), verifiers is not None, compared)
 
 
 def _signed(

@@ -30,7 +30,7 @@ from mcp_bridge.ledger.log.quota import (
     journal_bytes,
     measure,
 )
-from mcp_bridge.ledger.log.reading import master_of, open_looking
+from mcp_bridge.ledger.log.reading import master_of, open_for_inspection
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
 from mcp_bridge.ledger.storage.cell_chains import KnownPrevious
 from mcp_bridge.ledger.storage.file_opening import open_to_read, open_to_write
@@ -172,7 +172,7 @@ class Database:
     async def _open(self) -> None:
         try:
             if self._reading:
-                opened = await anyio.to_thread.run_sync(self._place.enter_context, open_looking(self._path))
+                opened = await anyio.to_thread.run_sync(self._place.enter_context, open_for_inspection(self._path))
                 self._master = await anyio.to_thread.run_sync(master_of, opened, self._path.parent, self._source)
                 self._reader = _Worker(opened, "reader")
                 return

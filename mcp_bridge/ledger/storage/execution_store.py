@@ -151,14 +151,14 @@ _ADD = (
 )
 
 
-class KeyTexts(NamedTuple):
+class GeneratedKeyNames(NamedTuple):
     """Texts that `ProgramStore.assign_key` is given as `known_by`, and the space of the keys."""
 
     texts: Sequence[str]
     space: KeySpace
 
 
-NO_TEXTS = KeyTexts((), "")
+NO_KEY_NAMES = GeneratedKeyNames((), "")
 
 
 class ProgramStore:
@@ -266,7 +266,7 @@ class ProgramStore:
         execution: StoredExecution,
         values: Mapping[str, str | float] | None = None,
         *entries: Entry,
-        unless: KeyTexts = NO_TEXTS,
+        unless: GeneratedKeyNames = NO_KEY_NAMES,
     ) -> Callable[[], Awaitable[bool]]:
         """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for.
 

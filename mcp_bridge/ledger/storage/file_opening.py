@@ -52,7 +52,7 @@ ORIGIN = "mcp-code-bridge"
 MAX_JOURNAL_BYTES = 16 << 20
 """The largest write-ahead log that is left once its content is in the file."""
 
-ALWAYS_LOOKED_OVER_BYTES = 8 << 20
+ALWAYS_CHECKED_BYTES = 8 << 20
 """A file up to this size is checked whenever the first process opens it, which takes 20 ms at most."""
 
 MAX_LOOKED_OVER_BYTES = 1 << 30
@@ -74,7 +74,7 @@ def open_to_write(
     Args:
         path: The file; made with mode 0600 if it doesn't exist.
         master: The source of the master key, as `master_key_sources.master_key` takes it.
-        alone: As `look_first`.
+        alone: As `check_before_open`.
         accepting: Whether the log may end before its recorded position: the caller records that loss.
 
     Raises:
@@ -89,7 +89,7 @@ def open_to_write(
     position = PositionFile(path)
     if not accepting:
         position.load()
-    look_first(path, position, alone=alone, accepting=accepting)
+    check_before_open(path, position, alone=alone, accepting=accepting)
     connection = connect(path, master)
     try:
         log, found = _log(connection, path.parent, master, position)
@@ -107,7 +107,7 @@ def open_to_write(
     return connection, log
 
 
-def look_first(path: Path, position: PositionFile, *, alone: bool = False, accepting: bool = False) -> None:
+def check_before_open(path: Path, position: PositionFile, *, alone: bool = False, accepting: bool = False) -> None:
     """Check a file before a writing connection opens it, which would change it.
 
     The last writing connection to close moves the write-ahead log into the file, whatever its content. A read-only
@@ -161,7 +161,7 @@ def look_first(path: Path, position: PositionFile, *, alone: bool = False, accep
 def _look_over(connection: sqlite3.Connection, path: Path) -> None:
     """Let SQLite check the structure of a small file, and of a larger one whose last process was killed."""
     size, left = (_size(path.with_name(f"{path.name}{suffix}")) for suffix in ("", "-wal"))
-    if size + left <= (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+    if size + left <= (MAX_LOOKED_OVER_BYTES if left else ALWAYS_CHECKED_BYTES):
         checks = ["1"]
     elif left and sqlite3.sqlite_version_info >= _CHECKS_TABLES:
         tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()

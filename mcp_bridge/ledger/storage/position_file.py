@@ -45,7 +45,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _ACCEPT = "mcp-bridge audit accept-loss"
 
-NOT_AS_FAR = frozenset({"ledger_behind", "ledger_head_damaged"})
+POSITION_ERROR_CODES = frozenset({"ledger_behind", "ledger_head_damaged"})
 """Error codes of a ledger that ends before its recorded position, or whose recorded position is damaged."""
 
 
@@ -196,7 +196,7 @@ class PositionFile:
             self._take(os.pread(self._fd, RECORD_BYTES, 0))
             self.check(connection)
         except BridgeError as exc:
-            if exc.code not in NOT_AS_FAR:
+            if exc.code not in POSITION_ERROR_CODES:
                 raise
             self._accepts = True
             return self._known

@@ -22,7 +22,7 @@ RESTORING = ".restoring"
 PLACING = "placing"
 """A file in RESTORING that lists what is about to be moved into place."""
 
-AWAY = "before."
+PREVIOUS_PREFIX = "before."
 """The prefix, in RESTORING, of files that belong to the ledger that was there before."""
 
 
@@ -46,8 +46,8 @@ def move_back(directory: Path) -> None:
     Raises:
         OSError: As the system raises it.
     """
-    for path in (directory / RESTORING).glob(f"{AWAY}*"):
-        target = directory / path.name.removeprefix(AWAY)
+    for path in (directory / RESTORING).glob(f"{PREVIOUS_PREFIX}*"):
+        target = directory / path.name.removeprefix(PREVIOUS_PREFIX)
         if not os.path.lexists(target):
             path.rename(target)
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 AT_ONCE_BYTES = 16 << 20
 """A file up to this size is compacted when it is opened, which takes a second at most."""
 
-TIMES_FREE = 2.5
+FREE_SPACE_FACTOR = 2.5
 """How many times the file's content has to be free: SQLite writes it into a temporary file, then into the journal."""
 
 
 def compact_small(connection: sqlite3.Connection, path: Path) -> None:
     """Compact a small file of 0.1.0 that is being opened. A failure doesn't keep it from being opened."""
     found = measure(connection, path)
-    if found.gives_back or found.used + found.unused > AT_ONCE_BYTES or found.free < TIMES_FREE * found.used:
+    if found.gives_back or found.used + found.unused > AT_ONCE_BYTES or found.free < FREE_SPACE_FACTOR * found.used:
         return
     # If another process uses the file, this can wait.
     with suppress(sqlite3.Error):

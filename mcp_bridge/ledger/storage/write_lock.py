@@ -29,7 +29,7 @@ def take_turn(connection: sqlite3.Connection) -> None:
     Raises:
         sqlite3.OperationalError: SQLITE_BUSY: another process has been writing for BUSY_SECONDS.
     """
-    _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
+    _retry_while_locked(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
 
 
 def in_turn(write: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ def in_turn(write: Callable[[], object]) -> None:
     Raises:
         sqlite3.OperationalError: As `take_turn`; as SQLite raises it.
     """
-    _patiently(write, BUSY_SECONDS)
+    _retry_while_locked(write, BUSY_SECONDS)
 
 
 def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
@@ -54,10 +54,10 @@ def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
     Raises:
         sqlite3.OperationalError: As `take_turn`; as SQLite raises it.
     """
-    _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), seconds)
+    _retry_while_locked(lambda: connection.execute("PRAGMA journal_mode = WAL"), seconds)
 
 
-def _patiently(attempt: Callable[[], object], seconds: float) -> None:
+def _retry_while_locked(attempt: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -29,7 +29,7 @@ from mcp_bridge.policy.redaction.encodings import (
     readings,
 )
 from mcp_bridge.policy.redaction.literals import GRAM, Literals
-from mcp_bridge.policy.secrets.vault_uris import mentions, secret_uri
+from mcp_bridge.policy.secrets.vault_uris import find_references, secret_uri
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -120,7 +120,7 @@ class Masker:
 
     def _outside_references(self, text: str, spans: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
         """The spans without their parts inside of references, so that masking is idempotent."""
-        references = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
+        references = ((each.start, each.end) for each in find_references(text, self._ids) if each.known)
         reference = next(references, None)
         for start, end, secret_id in spans:
             at = start

@@ -26,7 +26,15 @@ from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, MAX_VALUES, TooManyValuesError, find
 from mcp_bridge.policy.rules.comparisons import Unknown
 from mcp_bridge.policy.secrets.reference_limits import reference_or_blank
-from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions, reference_uri
+from mcp_bridge.policy.secrets.vault_uris import (
+    MARKER,
+    REDACTED,
+    SCHEME,
+    TOMBSTONE,
+    ReferenceMatch,
+    find_references,
+    reference_uri,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,7 +147,10 @@ class Projector:
     def model(self, value: Any) -> Any:
         """For prompts; as `output`, with tombstones for erased values."""
         return self._project(
-            self.output(value), self._entombed, lambda number: number, lambda text: self._entombed(text) is not text
+            self.output(value),
+            self._with_tombstones,
+            lambda number: number,
+            lambda text: self._with_tombstones(text) is not text,
         )
 
     def tool(self, arguments: Any, tool: ToolNames) -> Any:
@@ -235,7 +246,7 @@ class Projector:
         pieces: list[str] = []
         known: list[list[str]] = [[]]
         done = 0
-        for mention in mentions(text, self._ids):
+        for mention in find_references(text, self._ids):
             value = self._value_seen(mention)
             if value is not None and mention.start == 0 and mention.end == len(text):
                 return str(value) if key else value
@@ -250,7 +261,7 @@ class Projector:
         whole = "".join(pieces) if len(pieces) > 1 else text
         return whole if key or len(known) == 1 else Unknown(whole, tuple(map("".join, known)))
 
-    def _value_seen(self, mention: Mention) -> Scalar | None:
+    def _value_seen(self, mention: ReferenceMatch) -> Scalar | None:
         reference = mention.reference
         if reference is None or reference not in self._references or self._references.is_erased(reference):
             return None
@@ -259,7 +270,7 @@ class Projector:
     def _resolved(self, text: str, tool: ToolNames, *, key: bool = False) -> Scalar:
         pieces: list[str] = []
         done = 0
-        for mention in mentions(text, self._ids):
+        for mention in find_references(text, self._ids):
             if key and mention.secret is not None:
                 continue
             value = self._value(mention, tool)
@@ -269,7 +280,7 @@ class Projector:
             done = mention.end
         return "".join((*pieces, text[done:])) if pieces else text
 
-    def _value(self, mention: Mention, tool: ToolNames) -> Scalar:
+    def _value(self, mention: ReferenceMatch, tool: ToolNames) -> Scalar:
         if mention.secret is not None:
             return self._secrets.reveal(mention.secret, tool)
         reference = mention.reference or ""
@@ -374,10 +385,10 @@ class Projector:
         # Whole, with its sign and a fraction of zero: a tool gets the number back.
         return self._put(number) if find(self._patterns, text) else number
 
-    def _entombed(self, text: str) -> str:
+    def _with_tombstones(self, text: str) -> str:
         pieces: list[str] = []
         done = 0
-        for mention in mentions(text, self._ids):
+        for mention in find_references(text, self._ids):
             if mention.reference is not None and self._references.is_erased(mention.reference):
                 pieces += (text[done : mention.start], TOMBSTONE)
                 done = mention.end
@@ -406,7 +417,7 @@ class Projector:
         """The text in pieces: those to search, and references and markers, which are finished."""
         protected = [
             (mention.start, mention.end)
-            for mention in mentions(text, self._ids)
+            for mention in find_references(text, self._ids)
             if mention.known or mention.reference in self._references
         ]
         protected += [match.span() for match in _MARKERS.finditer(text)]

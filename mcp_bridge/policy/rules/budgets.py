@@ -324,7 +324,7 @@ class Budget:
             self._check_price_unknown()
         return Reservation(self, more, self._claim(more))
 
-    async def reserve_as_kept(self, amounts: Amounts, *, regardless: bool = False) -> Reservation:
+    async def reserve_persistent(self, amounts: Amounts, *, regardless: bool = False) -> Reservation:
         """As `reserve`, also where another bridge has given back what the principal had reserved there."""
         try:
             return self.reserve(amounts, regardless=regardless)
@@ -430,7 +430,7 @@ class Reservation:
                 self._close()
                 raise
 
-    async def settle_as_kept(self, used: Amounts) -> None:
+    async def settle_persistent(self, used: Amounts) -> None:
         """As `settle`, with what other bridges have counted."""
         if (claim := self.settle(used)) is not None:
             await claim()

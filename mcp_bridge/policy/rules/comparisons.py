@@ -40,7 +40,7 @@ class Unknown:
     __repr__ = object.__repr__
 
 
-class Unannounced(list[Any]):
+class UndeclaredList(list[Any]):
     """A list in the place of an argument whose schema announces none."""
 
 
@@ -130,7 +130,7 @@ def _list_contains(whole: list[Any], part: Any) -> bool:
                 return True
         except ConditionError as exc:
             doubt = doubt or exc
-    if isinstance(whole, Unannounced):
+    if isinstance(whole, UndeclaredList):
         _no_answer("a list stands where its tool announces none")
     if doubt is not None and (isinstance(part, Unknown) or not _has_kind(whole, part)):
         raise doubt

@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 
 _FOR_THE_AGENT = {
     Cause.NOT_A_STEP: "it may only be called as a step of one of the operator's programs",
-    Cause.NOT_OPERATORS: "it may only be called as a step of one of the operator's programs",
-    Cause.NOT_ITS_PROGRAM: "it may not be called as a step of this program",
-    Cause.CHANGED_PROGRAM: (
+    Cause.NOT_AN_OPERATOR_PROGRAM: "it may only be called as a step of one of the operator's programs",
+    Cause.PROGRAM_NOT_LISTED: "it may not be called as a step of this program",
+    Cause.PROGRAM_CHANGED: (
         "it may not be called as a step of this program, which the operator has changed or removed since this execution"
         " began"
     ),
-    Cause.OTHER_OF_ITS_NAME: "it may not be called as a step of this program, which isn't the operator's of that name",
+    Cause.SAME_NAME_OTHER_PROGRAM: (
+        "it may not be called as a step of this program, which isn't the operator's of that name"
+    ),
     Cause.NO_ANSWER: "the rule can't be decided for these arguments, which never lets a call through",
-    Cause.USED_UP: "the rule lets through no more calls in this execution",
+    Cause.CALL_LIMIT_REACHED: "the rule lets through no more calls in this execution",
 }
 """What a denial says of its cause.
 
@@ -59,10 +61,10 @@ tool's schema has them. It isn't told what the condition is, nor that it doesn't
 _CERTAIN = frozenset(
     {
         Cause.NOT_A_STEP,
-        Cause.NOT_OPERATORS,
-        Cause.NOT_ITS_PROGRAM,
-        Cause.CHANGED_PROGRAM,
-        Cause.OTHER_OF_ITS_NAME,
+        Cause.NOT_AN_OPERATOR_PROGRAM,
+        Cause.PROGRAM_NOT_LISTED,
+        Cause.PROGRAM_CHANGED,
+        Cause.SAME_NAME_OTHER_PROGRAM,
     }
 )
 """Why a call is denied whatever its arguments are."""
@@ -193,16 +195,16 @@ def _by_rule(
 ) -> Decision:
     bounding = [each for each in (rule, overruled) if each and each.rule.max_calls is not None]
     counts = () if effect == "deny" else tuple(each.number for each in bounding)
-    hint = _to_go_on(call.step.chain[-1], cause) if call.step else None
+    hint = _unblock_hint(call.step.chain[-1], cause) if call.step else None
     return Decision(effect, str(call.names), rule.number, rule.label, cause, rule.rule.reason, counts, hint)
 
 
-def _to_go_on(program: ProgramRef, cause: Cause) -> str | None:
+def _unblock_hint(program: ProgramRef, cause: Cause) -> str | None:
     """What lets other executions of a program make their calls, if its text is what they are denied for."""
-    if cause is Cause.OTHER_OF_ITS_NAME:
+    if cause is Cause.SAME_NAME_OTHER_PROGRAM:
         what = f"The program {repr(program.name)[:_MAX_NAME_CHARS]} in it isn't the operator's of today"
         return f"{what}. Begin it anew; a program that was saved with it is saved again before."
-    if cause is not Cause.CHANGED_PROGRAM:
+    if cause is not Cause.PROGRAM_CHANGED:
         return None
     goes_on = f"puts the program's file back as it was, or lists {program.hash} in the rule's programs"
     if program.is_unnamed:

@@ -117,7 +117,7 @@ def _example(path: tuple[str | int, ...]) -> str | None:
     return f"Write {key} = {_EXAMPLES[key]}." if key in _EXAMPLES else None
 
 
-NOWHERE = Source()
+UNKNOWN_SOURCE = Source()
 """The source of a policy that isn't from a file."""
 
 
@@ -285,7 +285,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
 _CHOICES = {"preset": get_args(Preset), "effect": get_args(Effect)}
 
 
-def read(table: object, source: Source = NOWHERE) -> Policy:
+def read(table: object, source: Source = UNKNOWN_SOURCE) -> Policy:
     """Decode `[policy]` as the TOML reader gives it.
 
     Raises:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
-from mcp_bridge.policy.rules.policy_settings import NOWHERE, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, PolicyLimits, Preset, Rule, is_hash, nearest
 from mcp_bridge.policy.rules.rule_evaluation import CompiledRules
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class PolicySnapshot(BaseModel):
         return type(self).model_validate(self.model_dump() | dict(update or {}))
 
 
-def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE) -> PolicySnapshot:
+def freeze(policy: Policy, programs: Mapping[str, str], source: Source = UNKNOWN_SOURCE) -> PolicySnapshot:
     """The policy for an execution that starts now.
 
     Args:

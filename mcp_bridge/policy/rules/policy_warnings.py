@@ -10,7 +10,7 @@ from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.kernel.language.references import written_path
 from mcp_bridge.near_names import nearest
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
-from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
+from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, is_hash, shown_place
 from mcp_bridge.policy.rules.schema_defaults import declared, reach
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Listed = Mapping[str, Sequence[tuple[ToolNames, Mapping[str, Any]]]]
 
 def warnings(
     policy: Policy,
-    source: Source = NOWHERE,
+    source: Source = UNKNOWN_SOURCE,
     *,
     programs: Mapping[str, str] | None = None,
     servers: Mapping[str, str] | None = None,

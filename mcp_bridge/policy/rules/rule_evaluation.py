@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from mcp_bridge.kernel.language.conditions import Condition, ConditionError
 from mcp_bridge.kernel.language.references import MISSING, walk, written_path
 from mcp_bridge.policy.rules import schema_defaults
-from mcp_bridge.policy.rules.comparisons import STRICT, Unannounced, truth
+from mcp_bridge.policy.rules.comparisons import STRICT, UndeclaredList, truth
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import is_hash
 from mcp_bridge.policy.rules.possible_defaults import may_have_default
@@ -39,11 +39,13 @@ class Cause(enum.Enum):
     CONDITION_FAILS = "its condition doesn't hold"
     NO_ANSWER = "its condition has no answer for these arguments"
     NOT_A_STEP = "the call is no step of a program"
-    NOT_ITS_PROGRAM = "the step is in a program that isn't one of the rule's"
-    NOT_OPERATORS = "the step is in a program that isn't the operator's"
-    CHANGED_PROGRAM = "the step is in a program of the operator's as it was when its execution began, and isn't now"
-    OTHER_OF_ITS_NAME = "the step is in a program that is run by the name of one of the rule's, and isn't that one"
-    USED_UP = "it has let through as many calls in this execution as it may"
+    PROGRAM_NOT_LISTED = "the step is in a program that isn't one of the rule's"
+    NOT_AN_OPERATOR_PROGRAM = "the step is in a program that isn't the operator's"
+    PROGRAM_CHANGED = "the step is in a program of the operator's as it was when its execution began, and isn't now"
+    SAME_NAME_OTHER_PROGRAM = (
+        "the step is in a program that is run by the name of one of the rule's, and isn't that one"
+    )
+    CALL_LIMIT_REACHED = "it has let through as many calls in this execution as it may"
 
 
 class Finding(NamedTuple):
@@ -109,13 +111,13 @@ class CompiledRule:
                 return self._judge_step(call, fitted)
             case "approve" if fitted is not Cause.CONDITION_FAILS:
                 if self._used_up(call):
-                    return Finding("deny", Cause.USED_UP)
+                    return Finding("deny", Cause.CALL_LIMIT_REACHED)
                 return Finding("at least approve" if fitted is Cause.NO_ANSWER else "approve", fitted)
             case "allow" if fitted not in _UNFIT:
                 if reading == "broad":
                     # A bound on calls is a restriction: an alias must not bypass it.
                     return Finding("pass" if rule.max_calls is None else "deny", Cause.OTHER_NAME)
-                return Finding("deny", Cause.USED_UP) if self._used_up(call) else Finding("allow", fitted)
+                return Finding("deny", Cause.CALL_LIMIT_REACHED) if self._used_up(call) else Finding("allow", fitted)
         return Finding("pass", fitted)
 
     def problem(self, call: Call) -> str | None:
@@ -132,7 +134,7 @@ class CompiledRule:
             return Finding("deny", refused)
         if fitted in _UNFIT:
             return Finding("deny", fitted)
-        return Finding("deny", Cause.USED_UP) if self._used_up(call) else Finding("allow", fitted)
+        return Finding("deny", Cause.CALL_LIMIT_REACHED) if self._used_up(call) else Finding("allow", fitted)
 
     def _refused(self, step: StepContext | None) -> Cause | None:
         """Why the step's program isn't one of the rule's; None if it is. Only the program with the step's text counts.
@@ -147,8 +149,8 @@ class CompiledRule:
             return None
         # One that doesn't say its name may be that of any file.
         if program.differs and (self._names if program.is_unnamed else program.name in self._names):
-            return Cause.CHANGED_PROGRAM if program.origin == "operator" else Cause.OTHER_OF_ITS_NAME
-        return Cause.NOT_OPERATORS if program.origin != "operator" else Cause.NOT_ITS_PROGRAM
+            return Cause.PROGRAM_CHANGED if program.origin == "operator" else Cause.SAME_NAME_OTHER_PROGRAM
+        return Cause.NOT_AN_OPERATOR_PROGRAM if program.origin != "operator" else Cause.PROGRAM_NOT_LISTED
 
     def _used_up(self, call: Call) -> bool:
         return self.rule.max_calls is not None and call.made.get(self.number, 0) >= self.rule.max_calls
@@ -188,7 +190,7 @@ def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
     if value is MISSING and (not call.complete or may_have_default(call.schema, names[:reached])):
         raise ConditionError(f"whether its tool has a default for {written_path(names[:reached])} isn't known")
     if isinstance(value, list) and not schema_defaults.announces_array(call.schema, names):
-        return Unannounced(value)
+        return UndeclaredList(value)
     return value
 
 
@@ -208,7 +210,7 @@ def _may_have(value: Any, name: str) -> bool:
 _UNFIT = frozenset({Cause.CONDITION_FAILS, Cause.NO_ANSWER})
 
 
-class Fitting(NamedTuple):
+class MatchingRules(NamedTuple):
     """The rules that match one tool: those that deny, and the others in their order.
 
     Attributes:
@@ -234,9 +236,9 @@ class CompiledRules:
 
     def __init__(self, rules: Sequence[Rule], pins: Mapping[str, str], first: int = 1) -> None:
         self.rules = tuple(CompiledRule(number, rule, pins) for number, rule in enumerate(rules, first))
-        self._fitting: dict[ToolNames, Fitting] = {}
+        self._fitting: dict[ToolNames, MatchingRules] = {}
 
-    def fitting(self, tool: ToolNames) -> Fitting:
+    def fitting(self, tool: ToolNames) -> MatchingRules:
         """The rules that match a tool."""
         rules = self._fitting.get(tool)
         if rules is None:
@@ -245,9 +247,9 @@ class CompiledRules:
             rules = self._fitting[tool] = self._fit(tool)
         return rules
 
-    def _fit(self, tool: ToolNames) -> Fitting:
+    def _fit(self, tool: ToolNames) -> MatchingRules:
         read = [(rule, rule.reading(tool)) for rule in self.rules]
-        return Fitting(
+        return MatchingRules(
             tuple(rule for rule, reading in read if reading and rule.rule.effect == "deny"),
             tuple((rule, reading) for rule, reading in read if reading and rule.rule.effect != "deny"),
             frozenset().union(*(rule.roots for rule, reading in read if reading)),

@@ -25,7 +25,7 @@ from mcp_bridge.policy.secrets.vault_uris import (
     REFERENCE_ID_CHARS,
     REFERENCE_PREFIX,
     TOMBSTONE,
-    mentions,
+    find_references,
     reference_uri,
 )
 
@@ -140,7 +140,7 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
     def filled(text: str) -> Any:
         pieces: list[str] = []
         done = 0
-        for mention in mentions(text, ()):
+        for mention in find_references(text, ()):
             if mention.reference is None or mention.reference not in values:
                 continue
             known = values[mention.reference]

@@ -42,7 +42,7 @@ _MENTION = re.compile(
 )
 
 
-class Mention(NamedTuple):
+class ReferenceMatch(NamedTuple):
     """A reference in a text.
 
     Attributes:
@@ -70,7 +70,7 @@ def reference_uri(reference_id: str) -> str:
     return REFERENCE_PREFIX + reference_id
 
 
-def mentions(text: str, secret_ids: Collection[str]) -> Iterator[Mention]:
+def find_references(text: str, secret_ids: Collection[str]) -> Iterator[ReferenceMatch]:
     """The references in a text, in order.
 
     Args:
@@ -85,7 +85,9 @@ def mentions(text: str, secret_ids: Collection[str]) -> Iterator[Mention]:
         if name:
             # What follows the id may be another reference, whose first characters could be in an id.
             at = match.start("secret") + len(known or "")
-        yield Mention(start, match.end() if name and not known else at, known or name, reference, known is not None)
+        yield ReferenceMatch(
+            start, match.end() if name and not known else at, known or name, reference, known is not None
+        )
 
 
 def _longest_known(name: str, ids: Collection[str]) -> str | None:

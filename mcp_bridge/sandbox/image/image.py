@@ -67,7 +67,7 @@ class ImageRequest:
     package_set: str = ""
 
 
-LayOver: TypeAlias = "Callable[[Path], Awaitable[None]]"
+CopyPackages: TypeAlias = "Callable[[Path], Awaitable[None]]"
 """Copies the files of a package set over a directory of packages."""
 
 
@@ -107,7 +107,7 @@ async def ensure_image(
     configured: str | None = None,
     progress: Callable[[str], None] | None = None,
     state_dir: Path | None = None,
-    lay_over: LayOver | None = None,
+    overlay_packages: CopyPackages | None = None,
 ) -> ImageInfo:
     """The configured image, else the existing image for `request`, else a newly built one.
 
@@ -117,7 +117,7 @@ async def ensure_image(
         configured: A reference that must exist; it is never pulled.
         progress: Called with a sentence about each slow step.
         state_dir: Holds the lock and intermediate files; by default the user's state directory.
-        lay_over: Has the files of the request's package set; needed for one that has a set.
+        overlay_packages: Has the files of the request's package set; needed for one that has a set.
 
     Raises:
         BridgeError: `image_missing` if the configured image doesn't exist, or as `build_image`.
@@ -133,7 +133,7 @@ async def ensure_image(
     present = await store.inspect([reference])
     if present:
         return present[0]
-    return await _build(store, request, progress or _no_progress, state_dir, lay_over, forced=False)
+    return await _build(store, request, progress or _no_progress, state_dir, overlay_packages, forced=False)
 
 
 async def build_image(
@@ -179,7 +179,7 @@ async def _build(
     request: ImageRequest,
     progress: Callable[[str], None],
     state_dir: Path | None,
-    lay_over: LayOver | None,
+    overlay_packages: CopyPackages | None,
     *,
     forced: bool,
 ) -> ImageInfo:
@@ -191,7 +191,7 @@ async def _build(
             if not forced and (present := await store.inspect([reference])):
                 return present[0]
             progress(f"Building {reference} from Python {interpreter.version}.")
-            tar, packages = await _write_root(interpreter, request, work, progress, lay_over)
+            tar, packages = await _write_root(interpreter, request, work, progress, overlay_packages)
             labels = {
                 LABEL_PROFILE: request.profile,
                 LABEL_RECIPE: recipe,
@@ -218,7 +218,7 @@ async def _write_root(
     request: ImageRequest,
     work: Path,
     progress: Callable[[str], None],
-    lay_over: LayOver | None,
+    overlay_packages: CopyPackages | None,
 ) -> tuple[Path, tuple[str, ...]]:
     profile = load_profile(request.profile)
     extras = normalise_requirements(request.packages)
@@ -227,15 +227,15 @@ async def _write_root(
     packages = await install_packages(
         profile, extras, python=interpreter.executable, target=site, work=work, progress=progress
     )
-    if lay_over is not None:
-        await lay_over(site)
+    if overlay_packages is not None:
+        await overlay_packages(site)
         packages = await anyio.to_thread.run_sync(installed_packages, site)
     tar = work / "root.tar"
     node = None
     if request.javascript:
         node = await node_executable(interpreter.executable, work, progress)
     missing = await write_root(
-        tar, interpreter, work=work, site=site if packages else None, node=node, is_trusted=lay_over is None
+        tar, interpreter, work=work, site=site if packages else None, node=node, is_trusted=overlay_packages is None
     )
     if missing:
         progress(f"Not on this host, so modules that need them won't load: {', '.join(sorted(missing))}.")

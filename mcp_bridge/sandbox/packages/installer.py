@@ -18,7 +18,7 @@ from mcp_bridge.sandbox.packages.cache import WheelCache, request_hash
 from mcp_bridge.sandbox.packages.requirements import exact_version, meets, parse_requirement
 from mcp_bridge.sandbox.packages.resolver import resolve
 from mcp_bridge.sandbox.packages.uv import Uv
-from mcp_bridge.sandbox.packages.wheel_tree import lay_over, write_archive
+from mcp_bridge.sandbox.packages.wheel_tree import overlay_packages, write_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,7 +206,9 @@ class Installer:
             )
         return files
 
-    async def lay_over(self, packages: PackageSet, site: Path, notify: Callable[[str], None] | None = None) -> None:
+    async def overlay_packages(
+        self, packages: PackageSet, site: Path, notify: Callable[[str], None] | None = None
+    ) -> None:
         """Copy a set's files into a directory of packages.
 
         Raises:
@@ -216,7 +218,7 @@ class Installer:
 
         def copy() -> None:
             for package in packages.packages:
-                lay_over(site, self.cache.tree(package), package.name)
+                overlay_packages(site, self.cache.tree(package), package.name)
 
         async with self.cache.in_use():
             await self._fetch(packages, notify)

@@ -184,7 +184,7 @@ def write_archive(folder: Path) -> Path:
     return archive
 
 
-def lay_over(site: Path, tree: Path, name: str) -> None:
+def overlay_packages(site: Path, tree: Path, name: str) -> None:
     """Copy a wheel's files into a directory of packages, in the place of another version of the package there.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.errors import joined
-from mcp_bridge.executions.record import GIVEN_BEFORE
+from mcp_bridge.executions.record import PREVIOUS_RESULT_NOTICE
 from mcp_bridge.server.answers import displays
 from mcp_bridge.server.answers.cut_output import KeptOutputs, cut
 from mcp_bridge.server.answers.decoded_output import Printed
@@ -69,7 +69,9 @@ class Answer:
             "error": error_text(record.error, None) if record.error else "",
         }
         self.kept = KeptOutputs(record.execution, files)
-        self._notices = record.notices + ([GIVEN_BEFORE.format(record.execution)] if record.given_before else [])
+        self._notices = record.notices + (
+            [PREVIOUS_RESULT_NOTICE.format(record.execution)] if record.is_previous_result else []
+        )
 
     def text(self, limit: int | None = None) -> str:
         """The text in the configured form, at most `limit` characters, by default `max_output_chars`.

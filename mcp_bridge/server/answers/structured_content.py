@@ -21,7 +21,7 @@ GitHub issues 55677 and 79944), Codex too (according to pull request 32074 of an
 OpenAI's other clients in addition to it. They get the record as `_meta`, which no model sees. Unknown clients may do
 the same, so for all clients both together are within `max_output_chars`."""
 
-SHARES_ITS_NAME = ("fastmcp",)
+AMBIGUOUS_CLIENT_NAMES = ("fastmcp",)
 """The name of fastmcp's client, which many programs share. Some of them, such as pydantic-ai, show structured content
 instead of the text, and for an error as JSON within JSON. They get the record as `_meta`, unless the operator has set
 it to be sent always."""
@@ -34,7 +34,7 @@ RECORD_META = "mcp-code-bridge/record"
 
 def shows_structured_content(client: str | None, *, for_certain: bool = False) -> bool:
     """Whether this client shows structured content to the model; `for_certain`: in all programs that use its name."""
-    names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + SHARES_ITS_NAME
+    names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + AMBIGUOUS_CLIENT_NAMES
     return client is not None and client.lower().startswith(names)
 
 

@@ -259,7 +259,7 @@ async def serve_http(
         # What is said in their stead names no server.
         server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
-        end_calls = functools.partial(_end_calls_of_nobody, supervisor, own_calls, authenticator)
+        end_calls = functools.partial(_cancel_calls_without_principal, supervisor, own_calls, authenticator)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings, end_calls)
         viewer = _viewer(authenticator, settings)
         supervisor.on_principals(authenticator.restrict)
@@ -353,7 +353,7 @@ async def _watch_configuration(supervisor: BridgeSupervisor) -> None:
         await supervisor.look()
 
 
-async def _end_calls_of_nobody(
+async def _cancel_calls_without_principal(
     supervisor: BridgeSupervisor, calls: PrincipalCalls, authenticator: Authenticator, name: str
 ) -> bool:
     """End what runs for a principal that nobody can authenticate as any more, whichever request has begun it.
@@ -382,7 +382,7 @@ async def _watch_principals(supervisor: BridgeSupervisor, calls: PrincipalCalls,
     while True:
         await anyio.sleep(REVOCATION_SECONDS)
         for name in calls.principals:
-            await _end_calls_of_nobody(supervisor, calls, authenticator, name)
+            await _cancel_calls_without_principal(supervisor, calls, authenticator, name)
 
 
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:

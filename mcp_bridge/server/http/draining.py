@@ -94,7 +94,7 @@ async def until_answered(calls: RunningCalls, is_idle: Callable[[], bool]) -> No
             await anyio.sleep(LOOK_SECONDS)
 
 
-def refuse_what_begins(body: bytes) -> None:
+def refuse_new_work(body: bytes) -> None:
     """Refuse a message that begins a call or a session.
 
     Raises:

@@ -69,7 +69,7 @@ class RateLimits:
         return wait
 
 
-class AtATime:
+class ConcurrencyLimit:
     """How many happen at a time, by name.
 
     Args:

@@ -23,7 +23,7 @@ from starlette.requests import HTTPConnection
 
 from mcp_bridge.server.app import PRINCIPAL_KEY
 from mcp_bridge.server.http.body_room import Body, BodyRoom
-from mcp_bridge.server.http.draining import ending, refuse_what_begins
+from mcp_bridge.server.http.draining import ending, refuse_new_work
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RETRY_SECONDS, Ended, RefusedRequest, refused
 from mcp_bridge.server.messages.decoding import UnreadableMessage, decode
@@ -56,11 +56,11 @@ class _Revocation:
 
     Attributes:
         is_over: Whether it was revoked.
-        is_nobodys: Whether nobody is its principal any more, so that all that ran for it was cancelled.
+        principal_is_gone: Whether nobody is its principal any more, so that all that ran for it was cancelled.
     """
 
     is_over: bool = False
-    is_nobodys: bool = False
+    principal_is_gone: bool = False
 
 
 class Endpoint:
@@ -158,7 +158,7 @@ class Endpoint:
         with Body(self._room, principal.name) as room:
             body = await self._body(scope, receive, room)
             if self.draining and scope["method"] == "POST":
-                refuse_what_begins(body)
+                refuse_new_work(body)
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
@@ -263,7 +263,7 @@ class Endpoint:
             return
         request_id = _request_id(body)
         if revocation.is_over and request_id is not None:
-            goes_on = _has_session(scope) and not revocation.is_nobodys
+            goes_on = _has_session(scope) and not revocation.principal_is_gone
             # A session's stream can be resumed, with another token.
             if not goes_on or self._settings.json_answers:
                 raise Ended(request_id, "The token was revoked, or its principal's table is gone.", goes_on=goes_on)
@@ -278,7 +278,7 @@ class Endpoint:
         await (self._authenticator.revoked if scope["method"] == "POST" else self._authenticator.ended)(request)
         revocation.is_over = True
         if self._on_revoked is not None:
-            revocation.is_nobodys = await self._on_revoked(scope[PRINCIPAL_KEY].name)
+            revocation.principal_is_gone = await self._on_revoked(scope[PRINCIPAL_KEY].name)
         tasks.cancel()
 
 

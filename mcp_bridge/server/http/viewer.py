@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.http_settings import VIEWER_PATH
 from mcp_bridge.server.app import PRINCIPAL_KEY
-from mcp_bridge.server.http.rate_limits import VIEWER_REQUESTS_AT_A_TIME, VIEWER_REQUESTS_PER_MINUTE, AtATime
+from mcp_bridge.server.http.rate_limits import VIEWER_REQUESTS_AT_A_TIME, VIEWER_REQUESTS_PER_MINUTE, ConcurrencyLimit
 from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusalResponse, RefusedRequest, refused
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
@@ -48,7 +48,7 @@ class HttpViewer:
         self._api = _ViewerApi(self._answer, authenticator, settings.model_copy(update=bounds))
         self._pages: ASGIApp | None = None
         self._live: Live | None = None
-        self._requests = AtATime(VIEWER_REQUESTS_AT_A_TIME)
+        self._requests = ConcurrencyLimit(VIEWER_REQUESTS_AT_A_TIME)
 
     def has(self, path: str) -> bool:
         """Whether a path is the viewer's."""

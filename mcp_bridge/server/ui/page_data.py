@@ -14,7 +14,7 @@ from mcp_bridge.executions.sessions.sessions import left_by
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.views.overview import ENDED, language_of, name_of, progress, record_of, source_of
-from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
+from mcp_bridge.views.timeline import OPEN, timeline, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,7 +196,7 @@ def timeline_page(
 
 def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
     status = row.status
-    if status == UNDER_WAY and not running:
+    if status == OPEN and not running:
         status = "no outcome"
     return {
         "kind": row.kind,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_bridge.cli.commands import doctor
-from mcp_bridge.cli.doctor_checks import given_to_scripts
+from mcp_bridge.cli.doctor_checks import input_and_package_checks
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.inputs.config import InputSource
 
@@ -54,8 +54,8 @@ def test_inputs_that_are_not_there_are_told_with_their_paths(findings, tmp_path)
 
 def test_many_inputs_that_are_not_there_are_counted(tmp_path):
     sources = {f"n{number}": InputSource(f"n{number}", tmp_path / str(number)) for number in range(50)}
-    found = list(given_to_scripts.files(sources))
-    assert len(found) == given_to_scripts.MAX_TOLD + 1
+    found = list(input_and_package_checks.files(sources))
+    assert len(found) == input_and_package_checks.MAX_LISTED + 1
     assert found[-1].message == "30 more inputs can't be handed in."
 
 

@@ -8,7 +8,7 @@ from execution_fixtures import printed
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.scripts.record import was_run_dry
-from mcp_bridge.executions.sessions.places import CellPlaces
+from mcp_bridge.executions.sessions.cell_placement import CellPlacement
 from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.sandbox.session_limits import SessionSettings
 
@@ -499,13 +499,13 @@ async def test_a_list_whose_session_goes_on_elsewhere_just_now_is_not_made(shop,
         await other.run(BEFORE["python"], session="s")
         dry = await bridge.run(CELL["python"], session="s", dry_run=True, key=key)
         await decided(bridge)
-        move = CellPlaces.move
+        move = CellPlacement.move
 
         async def after_another(self, *given):
             await other.run("n = 10", session="s")
             await move(self, *given)
 
-        monkeypatch.setattr(CellPlaces, "move", after_another)
+        monkeypatch.setattr(CellPlacement, "move", after_another)
         with pytest.raises(BridgeError, match="has gone on without it"):
             await bridge.run(CELL["python"], session="s", key=key)
         assert (await bridge.lifecycle.stored(dry.execution, "local")).status == "cancelled"

@@ -6,14 +6,14 @@ from dry_run_fixtures import ALLOWS, ASKS, TOOLS, Shop, decided, either, shop  #
 from execution_fixtures import printed
 
 from mcp_bridge.cli import exit_statuses
-from mcp_bridge.cli.commands.gone_on import GoneOn
+from mcp_bridge.cli.commands.resumed import ResumedExecution
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
+from mcp_bridge.gate.planned_calls import NOT_IN_PLAN, TOOL_CHANGED_SINCE_APPROVAL
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.views.timeline import timeline, totals
 
@@ -123,7 +123,7 @@ async def test_the_result_of_a_listed_call_can_be_given_to_others_which_are_aske
         waits = await shop.run(bridge, GIVEN_ON)
         assert (waits.status, shop.writes) == ("suspended", [("put", {"what": 7})])
         asked = await decided(bridge)
-        assert (asked["arguments"], asked["why"]) == ({"what": 7, "to": "next"}, UNPLANNED)
+        assert (asked["arguments"], asked["why"]) == ({"what": 7, "to": "next"}, NOT_IN_PLAN)
         assert (await shop.run(bridge, GIVEN_ON)).status == "suspended"
         await decided(bridge)
         assert (await shop.run(bridge, GIVEN_ON)).status == "success"
@@ -425,7 +425,7 @@ async def test_another_call_than_was_approved_is_asked_about(shop, policy, whats
             assert (ran.status, ran.error["code"]) == ("suspended", "approval_needed")
             asked = await decided(bridge)
             assert asked["arguments"] == {"what": whats[len(made)]}
-            assert asked["why"] == UNPLANNED
+            assert asked["why"] == NOT_IN_PLAN
             await bridge.run(SWITCHED)
             assert [arguments["what"] for _, arguments in shop.writes][: len(made) + 1] == whats[: len(made) + 1]
         else:
@@ -521,7 +521,7 @@ async def test_what_its_server_lists_otherwise_since_is_asked_about(shop, tmp_pa
         ran = await bridge.run(CODE)
         assert (ran.status, shop.writes) == ("suspended", [])
         asked = await decided(bridge, approved=False)
-        assert asked["why"] == RELISTED
+        assert asked["why"] == TOOL_CHANGED_SINCE_APPROVAL
 
 
 async def test_a_denied_plan_is_not_run(shop):
@@ -536,9 +536,9 @@ async def test_a_denied_plan_is_not_run(shop):
         # As earlier versions kept it.
         assert ExecutionRecord.from_json({k: v for k, v in stored.items() if k != "exit_code"}).exit_code == 1
         # A dry run that has come to its list, and what had no sandbox, end as `mcp-bridge run` ends.
-        assert GoneOn({"status": "suspended"}, "", dry).exit_status == dry.exit_code == 0
+        assert ResumedExecution({"status": "suspended"}, "", dry).exit_status == dry.exit_code == 0
         silent = ExecutionRecord("x", "timeout", 124, error={"code": "sandbox_start_timeout", "message": ""})
-        assert GoneOn({"status": "timeout"}, "", silent).exit_status == exit_statuses.NO_SANDBOX
+        assert ResumedExecution({"status": "timeout"}, "", silent).exit_status == exit_statuses.NO_SANDBOX
         assert len(shop.calls) == 1
         # It is over: the same code is another run.
         assert (await bridge.run(CODE)).status == "suspended"
@@ -573,7 +573,7 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         assert made.status == "success"
         # Once it is made, the key's result is that of the run, whichever is asked for.
         after = await bridge.run(CODE, dry_run=True, key="k")
-        assert (after.to_json(), after.given_before) == (made.to_json(), True)
+        assert (after.to_json(), after.is_previous_result) == (made.to_json(), True)
         waits = await bridge.run(CODE, key="other")
         assert waits.status == "suspended"
         await decided(bridge)
@@ -584,7 +584,7 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         # One that has listed nothing leaves its key to the run.
         code = 'print("nothing")'
         assert (await bridge.run(code, dry_run=True, key="n")).notices == [NOTHING_LISTED]
-        assert not (await bridge.run(code, key="n")).given_before
+        assert not (await bridge.run(code, key="n")).is_previous_result
 
 
 async def test_an_erased_plan_leaves_nothing_that_could_be_decided_or_run(shop):
@@ -678,7 +678,7 @@ async def test_a_program_is_listed_and_its_steps_are_asked_about_when_they_are_m
         waits = await shop.run(bridge, code)
         assert (waits.status, shop.writes) == ("suspended", [("put", {"what": "own"})])
         (asked,) = await approval_requests(bridge.programs.store, None, open_only=True)
-        assert (asked.question["tool"], asked.question["why"]) == ("shop.put", UNPLANNED)
+        assert (asked.question["tool"], asked.question["why"]) == ("shop.put", NOT_IN_PLAN)
         await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
         assert (await shop.run(bridge, code)).status == "success"
         assert shop.writes == [("put", {"what": "own"})] * 2

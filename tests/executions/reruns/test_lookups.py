@@ -39,7 +39,7 @@ def run_of(recorder, *, live=True, gate=None):
     return ScriptRun("x", None, recorder, gate or Kept(), "", history, key="key", live=live)
 
 
-class World:
+class ScriptEnvironment:
     """What is looked at, which changes each time."""
 
     def __init__(self, *answers):
@@ -53,17 +53,17 @@ class World:
         return answer
 
 
-async def ask(run, world, method="catalog.search", **arguments):
-    return await run.lookups.answer(method, arguments, world)
+async def ask(run, environment, method="catalog.search", **arguments):
+    return await run.lookups.answer(method, arguments, environment)
 
 
 async def test_each_is_answered_again_by_what_it_asks_for_and_how_often_that_was_asked():
     kept = MemoryRecorder()
-    run, world = run_of(kept), World(*range(5))
+    run, environment = run_of(kept), ScriptEnvironment(*range(5))
     for query in ("a", "b", "a", "a"):
-        await ask(run, world, query=query)
-    await ask(run, world, "catalog.describe", name="a")
-    again, never = run_of(kept, live=False), World("now")
+        await ask(run, environment, query=query)
+    await ask(run, environment, "catalog.describe", name="a")
+    again, never = run_of(kept, live=False), ScriptEnvironment("now")
     # In another order, as of threads.
     asked = [await ask(again, never, query=query) for query in ("b", "a", "a", "a")]
     assert asked == [1, 0, 2, 3]
@@ -77,9 +77,9 @@ async def test_an_error_is_the_same_error_again():
     kept = MemoryRecorder()
     failure = BridgeError("unknown_tool", "no such tool", hint="Look.", nearest=["a"])
     with pytest.raises(BridgeError):
-        await ask(run_of(kept), World(failure), name="b")
+        await ask(run_of(kept), ScriptEnvironment(failure), name="b")
     with pytest.raises(BridgeError) as caught:
-        await ask(run_of(kept, live=False), World("found"), name="b")
+        await ask(run_of(kept, live=False), ScriptEnvironment("found"), name="b")
     error = caught.value
     assert (error.code, error.message, error.hint, error.details) == (
         "unknown_tool", "no such tool", "Look.", {"nearest": ["a"]}
@@ -88,30 +88,30 @@ async def test_an_error_is_the_same_error_again():
 
 async def test_a_run_that_goes_on_records_only_what_is_new():
     kept = MemoryRecorder()
-    await ask(run_of(kept), World("then"), query="a")
+    await ask(run_of(kept), ScriptEnvironment("then"), query="a")
     on = run_of(kept)
-    assert await ask(on, World("now"), query="a") == "then"
+    assert await ask(on, ScriptEnvironment("now"), query="a") == "then"
     assert len(kept.entries) == 1
-    assert await ask(on, World("now"), query="a") == "now"
+    assert await ask(on, ScriptEnvironment("now"), query="a") == "now"
     assert len(kept.entries) == 2
-    assert [await ask(run, World(), query="a") for run in [run_of(kept)] * 2] == ["then", "now"]
+    assert [await ask(run, ScriptEnvironment(), query="a") for run in [run_of(kept)] * 2] == ["then", "now"]
 
 
 async def test_of_what_is_lost_or_was_not_recorded_by_an_older_version_it_is_told_what_is_now():
     kept = MemoryRecorder()
-    run, world = run_of(kept), World(*range(3))
+    run, environment = run_of(kept), ScriptEnvironment(*range(3))
     for _ in range(3):
-        await ask(run, world, query="a")
+        await ask(run, environment, query="a")
     del kept.entries[1]
-    again, now = run_of(kept, live=False), World("now")
+    again, now = run_of(kept, live=False), ScriptEnvironment("now")
     assert [await ask(again, now, query="a") for _ in range(3)] == [0, "now", 2]
     old = run_of(MemoryRecorder(), live=False)
-    assert await ask(old, World("now"), query="a") == "now"
+    assert await ask(old, ScriptEnvironment("now"), query="a") == "now"
 
 
 async def test_a_replay_records_nothing():
     kept = MemoryRecorder()
-    await ask(run_of(kept, live=False), World("now"), query="a")
+    await ask(run_of(kept, live=False), ScriptEnvironment("now"), query="a")
     assert kept.entries == []
 
 
@@ -119,58 +119,58 @@ async def test_what_is_recorded_is_bounded_over_all_runs(monkeypatch):
     monkeypatch.setattr(lookups, "MAX_KEPT_BYTES", 10_000)
     kept = MemoryRecorder()
     run = run_of(kept)
-    await ask(run, World("x" * 6000), query="a")
-    await ask(run, World("y" * 6000), query="b")
-    await ask(run, World("z"), query="c")
+    await ask(run, ScriptEnvironment("x" * 6000), query="a")
+    await ask(run, ScriptEnvironment("y" * 6000), query="b")
+    await ask(run, ScriptEnvironment("z"), query="c")
     assert len(kept.entries) == 2, "the small one still has room"
     on = run_of(kept)
-    await ask(on, World("y" * 6000), query="b")
+    await ask(on, ScriptEnvironment("y" * 6000), query="b")
     assert len(kept.entries) == 2
-    never = World("now")
+    never = ScriptEnvironment("now")
     assert [await ask(run_of(kept), never, query="c"), never.looked] == ["z", 0]
 
 
 async def test_where_the_record_is_full_it_is_told_and_not_recorded():
     kept, gate = MemoryRecorder(), Kept()
     gate.allowance = SimpleNamespace(has_room=lambda size: False)
-    assert await ask(run_of(kept, gate=gate), World("found"), query="a") == "found"
+    assert await ask(run_of(kept, gate=gate), ScriptEnvironment("found"), query="a") == "found"
     assert kept.entries == []
 
 
 async def test_only_a_failure_is_recorded_of_what_is_done_again():
     kept = MemoryRecorder()
-    run, world = run_of(kept), World({}, BridgeError("files_full", "full"), {})
+    run, environment = run_of(kept), ScriptEnvironment({}, BridgeError("files_full", "full"), {})
 
-    async def write(run, world):
+    async def write(run, environment):
         try:
-            return await run.lookups.answer("artifact.write", {"name": "a"}, world, failures_only=True)
+            return await run.lookups.answer("artifact.write", {"name": "a"}, environment, failures_only=True)
         except BridgeError as exc:
             return exc.code
 
-    assert [await write(run, world) for _ in range(3)] == [{}, "files_full", {}]
+    assert [await write(run, environment) for _ in range(3)] == [{}, "files_full", {}]
     assert len(kept.entries) == 1
-    again, world = run_of(kept, live=False), World({}, {})
-    assert [await write(again, world) for _ in range(3)] == [{}, "files_full", {}]
-    assert world.looked == 2
+    again, environment = run_of(kept, live=False), ScriptEnvironment({}, {})
+    assert [await write(again, environment) for _ in range(3)] == [{}, "files_full", {}]
+    assert environment.looked == 2
 
 
 async def test_a_sensitive_value_in_a_question_is_known_by_its_value():
     one, other = (f"vault://ref/{letter * 16}" for letter in "ab")
     kept = MemoryRecorder()
-    await ask(run_of(kept, gate=Kept({"anna": one})), World("of anna"), query="anna")
+    await ask(run_of(kept, gate=Kept({"anna": one})), ScriptEnvironment("of anna"), query="anna")
     assert "anna" not in str(kept.entries[0].entry.payload["arguments"])
     again = Kept({"anna": other})
     again._earlier = {"a" * 16: "anna"}
-    assert await ask(run_of(kept, live=False, gate=again), World("now"), query="anna") == "of anna"
+    assert await ask(run_of(kept, live=False, gate=again), ScriptEnvironment("now"), query="anna") == "of anna"
     another = Kept({"bert": other})
     another._earlier = {"a" * 16: "anna"}
-    assert await ask(run_of(kept, live=False, gate=another), World("now"), query="bert") == "now"
+    assert await ask(run_of(kept, live=False, gate=another), ScriptEnvironment("now"), query="bert") == "now"
 
 
 async def test_what_a_dry_run_has_looked_up_is_looked_up_anew():
     kept = MemoryRecorder()
     kept.post(Entry("start", "x", {"code": "1", "code_sha256": "", "servers": None, "timeout": None, "dry_run": True}))
-    await ask(run_of(kept), World("then"), query="a")
+    await ask(run_of(kept), ScriptEnvironment("then"), query="a")
     assert len(CallHistory(kept.entries).lookups) == 1
     kept.post(to_entry(Resumption(recovered=True), "x"))
     assert CallHistory(kept.entries).lookups == []
@@ -178,33 +178,33 @@ async def test_what_a_dry_run_has_looked_up_is_looked_up_anew():
 
 async def test_a_lookup_is_no_call():
     kept = MemoryRecorder()
-    await ask(run_of(kept), World("then"), query="a")
+    await ask(run_of(kept), ScriptEnvironment("then"), query="a")
     history = CallHistory(kept.entries)
     assert (history.calls, history.answers) == ({}, 0)
 
 
 async def test_people_see_a_lookup_as_a_request_of_the_bridge_with_its_answer():
     kept = MemoryRecorder()
-    await ask(run_of(kept), World({"matches": []}), query="a")
+    await ask(run_of(kept), ScriptEnvironment({"matches": []}), query="a")
     (row,) = timeline(kept.entries)
     assert (row.kind, row.what, row.given, row.value) == ("request", "catalog.search", {"query": "a"}, {"matches": []})
     assert totals([row]).calls == 0
 
 
-def check(run, world, arguments):
-    return ask(run, world, "catalog.check", server="shop", tool="pay", arguments=arguments)
+def check(run, environment, arguments):
+    return ask(run, environment, "catalog.check", server="shop", tool="pay", arguments=arguments)
 
 
 async def test_of_the_arguments_of_a_call_that_is_checked_a_digest_is_recorded_and_they_are_told_apart():
-    kept, world = MemoryRecorder(), World({"faults": ["a"]}, {"faults": ["b"]}, {"faults": ["c"]})
+    kept, environment = MemoryRecorder(), ScriptEnvironment({"faults": ["a"]}, {"faults": ["b"]}, {"faults": ["c"]})
     large = {"text": "x" * (1 << 20)}
     run = run_of(kept)
-    assert [await check(run, world, one) for one in ({"n": 1}, large)] == [{"faults": ["a"]}, {"faults": ["b"]}]
+    assert [await check(run, environment, one) for one in ({"n": 1}, large)] == [{"faults": ["a"]}, {"faults": ["b"]}]
     for row in kept.entries:
         assert sorted(row.entry.payload["arguments"]) == ["digest", "server", "tool"]
         assert len(str(row.entry.payload)) < 1000
     again = run_of(kept)
-    assert [await check(again, world, one) for one in (large, {"n": 2}, {"n": 1})] == [
+    assert [await check(again, environment, one) for one in (large, {"n": 2}, {"n": 1})] == [
         {"faults": ["b"]},
         {"faults": ["c"]},
         {"faults": ["a"]},
@@ -212,18 +212,18 @@ async def test_of_the_arguments_of_a_call_that_is_checked_a_digest_is_recorded_a
 
 
 async def test_a_check_whose_arguments_an_earlier_build_has_recorded_is_answered_again():
-    kept, world = MemoryRecorder(), World()
+    kept, environment = MemoryRecorder(), ScriptEnvironment()
     asked = CallRequest(LOOKUP, "catalog.check", {"server": "shop", "tool": "pay", "arguments": {"n": 1}})
     kept.post(to_entry(RequestOutcome(asked, "lookup 1", Success({"faults": ["a"]})), "x"))
-    assert await check(run_of(kept), world, {"n": 1}) == {"faults": ["a"]}
+    assert await check(run_of(kept), environment, {"n": 1}) == {"faults": ["a"]}
 
 
 async def test_what_is_asked_counts_too(monkeypatch):
     monkeypatch.setattr(lookups, "MAX_KEPT_BYTES", 3000)
-    kept, world = MemoryRecorder(), World("found", "found")
+    kept, environment = MemoryRecorder(), ScriptEnvironment("found", "found")
     run = run_of(kept)
     for text in ("x" * 2000, "y" * 2000):
-        await ask(run, world, query=text)
+        await ask(run, environment, query=text)
     assert len(kept.entries) == 1
-    await ask(run_of(kept), World("found"), query="z" * 2000)
+    await ask(run_of(kept), ScriptEnvironment("found"), query="z" * 2000)
     assert len(kept.entries) == 1

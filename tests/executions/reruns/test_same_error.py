@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_bridge.executions.reruns.same_error import is_same_error, shown_error
+from mcp_bridge.executions.reruns.error_comparison import is_same_error, shown_error
 
 
 def error(message="no", **changes):

@@ -581,7 +581,7 @@ async def test_without_a_word_of_process_1_the_engine_says_what_is_known(ended, 
 
 
 async def test_a_sandbox_whose_end_the_engine_does_not_report_in_time_is_no_fault_of_the_scripts(monkeypatch):
-    monkeypatch.setattr(sandbox_run, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_run, "EXIT_AFTER_CLOSE_SECONDS", 0.1)
     process = Claimed([], READY)
     process.wait = anyio.sleep_forever
     assert (await told(process)).status == "sandbox_lost"

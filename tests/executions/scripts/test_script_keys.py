@@ -7,7 +7,7 @@ import pytest
 from bridge_fixtures import OVER_BOTH
 from sandbox_fixtures import knows_the_sandbox
 
-from mcp_bridge.executions.record import GIVEN_BEFORE
+from mcp_bridge.executions.record import PREVIOUS_RESULT_NOTICE
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,7 +56,7 @@ async def called(client, code, **arguments):
 def as_before(again):
     """An answer that was given before, which says so once to whoever reads it, without what it says of that."""
     failed, [text, *blocks], record = again
-    notice = GIVEN_BEFORE.format(record["execution"])
+    notice = PREVIOUS_RESULT_NOTICE.format(record["execution"])
     assert record["notices"] == [notice]
     assert text.endswith(f"\n[{notice}]")
     shown = text.removesuffix(f"\n[{notice}]")
@@ -119,7 +119,7 @@ def test_the_command_with_a_key_does_it_once(desk):
     assert (first.returncode, json.loads(first.stdout)["stdout"]) == (0, "1\n"), first.stderr
     assert json.loads(again.stdout) == json.loads(first.stdout)
     shown = setup.run("run", "--key", "order-7", "-c", PAY)
-    notice = GIVEN_BEFORE.format(json.loads(first.stdout)["execution"])
+    notice = PREVIOUS_RESULT_NOTICE.format(json.loads(first.stdout)["execution"])
     assert (shown.stdout, notice in shown.stderr.decode(), b"nothing was run" in first.stderr) == (b"1\n", True, False)
     assert paid() == ["anna"]
     other = setup.run("run", "--key", "order-7", "-c", "1")

@@ -97,7 +97,7 @@ async def in_order(script, calls, do=refused):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     monkeypatch.setattr(answer_order, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(divergence, "QUIET_SECONDS", 0.2)
 
 
 async def test_answers_come_in_the_recorded_order_whatever_the_order_of_the_calls():
@@ -125,8 +125,8 @@ async def test_an_answer_waits_for_no_call_that_never_comes():
     kept = recorder(intent("0#1"), outcome("0#1"), intent("0#2"), outcome("0#2"))
     script = run_of(kept)
     assert await asks(script, "0#2") == {"value": "yes"}
-    assert script.course.of_ended().recorded.arguments == {"n": "0#1"}
-    assert script.course.of_ended().asked is None
+    assert script.divergence_detector.final_divergence().recorded.arguments == {"n": "0#1"}
+    assert script.divergence_detector.final_divergence().asked is None
 
 
 async def test_what_is_new_is_answered_after_what_is_recorded():
@@ -145,7 +145,7 @@ async def test_what_the_script_took_back_holds_nobody_up_and_is_not_made_again()
         tasks.start_soon(expect, "interrupted", asks(script, "0.1#1"))
         await anyio.lowlevel.checkpoint()
         assert await asks(script, "0.2#1") == {"value": "yes"}
-    assert script.course.of_ended() is None
+    assert script.divergence_detector.final_divergence() is None
 
 
 async def test_an_answer_that_came_too_late_is_not_given_again():
@@ -194,7 +194,7 @@ async def test_a_divergence_stops_it_with_nothing_under_way():
         tasks.start_soon(asks, script, "0.1#1")
         tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0#7")
-        error = await script.course.diverged()
+        error = await script.divergence_detector.diverged()
         tasks.cancel_scope.cancel()
     assert error.code == "divergence"
     assert (error.details["recorded"]["arguments"], error.details["asked"]["arguments"]) == ({"n": "0#1"}, {"n": True})
@@ -206,7 +206,7 @@ async def diverging(script, call):
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, call)
         with anyio.fail_after(5):
-            error = await script.course.diverged()
+            error = await script.divergence_detector.diverged()
         tasks.cancel_scope.cancel()
     return error.details
 
@@ -233,7 +233,7 @@ async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_a
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, "0#1", make)
         await anyio.sleep(0.8)
-        assert (made, script.course.divergence) == ([], None)
+        assert (made, script.divergence_detector.divergence) == ([], None)
         await asks(script, "0.1#1")
         script.answers.taken("0.1#1")
     assert made == [1]
@@ -253,7 +253,7 @@ async def test_a_call_whose_arguments_are_still_being_compared_lets_no_other_pas
         tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0.1#1")
         await anyio.sleep(0.3)
-        assert script.course.divergence.call == "0#1"
+        assert script.divergence_detector.divergence.call == "0#1"
         tasks.cancel_scope.cancel()
 
 
@@ -277,7 +277,7 @@ async def test_a_replay_waits_for_a_call_to_be_taken_back_that_is_not_recorded_a
         await anyio.sleep(0.05)
         assert await asks(script, "0#1") == {"value": "yes"}
         tasks.cancel_scope.cancel()
-    assert script.course.of_ended() is None
+    assert script.divergence_detector.final_divergence() is None
     details = await diverging(run_of(kept, live=False), "0.1#1")
     assert (details["call"], details["recorded"], details["asked"]["arguments"]) == ("0.1#1", None, {"n": "0.1#1"})
 
@@ -290,7 +290,7 @@ def after(seconds, row):
 async def test_how_long_the_recorded_run_took_does_not_delay_the_divergence_of_a_call_that_is_not_recorded(
     is_repeated, monkeypatch
 ):
-    monkeypatch.setattr(divergence, "ALONE_SECONDS", 0.5)
+    monkeypatch.setattr(divergence, "MAX_QUIET_SECONDS", 0.5)
     start = "start", {"code": "", "hash": ""}
     kept = recorder(start, intent("0#1"), outcome("0#1"), intent("0#2"), outcome("0#2"))
     kept.entries = [kept.entries[0], *(after(1000, row) for row in kept.entries[1:])]
@@ -311,11 +311,11 @@ async def test_a_call_that_is_not_recorded_is_suspected_while_the_script_waits_f
         await asks(script, "0#1")
         # As whatever ends the sandbox meanwhile.
         tasks.cancel_scope.cancel()
-    assert script.course.suspected.call == "0.1#1"
+    assert script.divergence_detector.suspected.call == "0.1#1"
     made = CallRecorder(script, "0.2#1", "tool", "local.pay", {}, Given())
     with anyio.move_on_after(0.05):
         await script.answer(made, lambda: refused(made))
-    assert "0.2#1" not in script.course._unrecorded
+    assert "0.2#1" not in script.divergence_detector._unrecorded
 
 
 class Given(RequestContext):
@@ -359,7 +359,7 @@ async def test_a_call_that_is_taken_back_before_its_intent_is_recorded_as_that_a
     with anyio.move_on_after(0.5) as waited:
         await asks(again, "0#1", arguments={"n": text})
     # However long that takes.
-    assert (waited.cancelled_caught, again.course.of_ended()) == (True, None)
+    assert (waited.cancelled_caught, again.divergence_detector.final_divergence()) == (True, None)
     assert (await diverging(run_of(kept, live=False), "0#1"))["asked"]["arguments"] == {"n": "0#1"}
 
 

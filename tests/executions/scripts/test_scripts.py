@@ -11,8 +11,8 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.idempotency.request_identity import Keys
-from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
@@ -22,7 +22,7 @@ from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
-from mcp_bridge.executions.scripts.script_to_run import Job
+from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script, settle_script
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry

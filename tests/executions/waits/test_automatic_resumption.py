@@ -63,7 +63,7 @@ async def test_a_due_script_goes_on_and_its_client_gets_its_result_by_the_key(sa
         await look_once(going_on)
         assert await status(bridge, record.execution) == "success"
         given = await bridge.run(code, key="k")
-        assert (given.given_before, given.stdout) == (True, b"over\n")
+        assert (given.is_previous_result, given.stdout) == (True, b"over\n")
 
 
 async def test_a_time_that_is_taken_for_a_sensitive_number_is_waited_for(sandboxes, tmp_path):
@@ -292,12 +292,12 @@ async def test_an_owner_who_becomes_nobody_while_a_script_goes_on_has_it_cancell
         async with anyio.create_task_group() as tasks:
             await going_on.look(tasks)
             await until(lambda: has_gone_on(bridge, record.execution))
-            await going_on.end_ownerless()
+            await going_on.cancel_for_removed_principals()
             lost.append("bad_config")
-            await going_on.end_ownerless()
+            await going_on.cancel_for_removed_principals()
             assert not going_on.is_idle
             lost[0] = "not_a_principal"
-            await going_on.end_ownerless()
+            await going_on.cancel_for_removed_principals()
         assert going_on.is_idle
         assert await status(bridge, record.execution) == "interrupted"
         await until(lambda: no_containers(sandboxes))

@@ -11,7 +11,7 @@ from kernel_driver import run
 from mcp_bridge.kernel.language.conditions import MAX_CHARS, MAX_DEPTH, Condition, ConditionError, ConditionSyntaxError
 from mcp_bridge.kernel.language.references import MISSING, walk
 from mcp_bridge.kernel.language.value_texts import written
-from mcp_bridge.kernel.state import dump, restore, told_rows
+from mcp_bridge.kernel.state import dump, restore, trace_rows_with_reasons
 
 
 def lookup_in(names):
@@ -308,8 +308,8 @@ def test_what_a_quoted_name_leads_to_is_told_as_it_is_written():
 def why(condition, output, context=None):
     _, machine = branch(condition, output, context)
     (text,) = machine.reasons.values()
-    assert machine.told_error == f"{machine.error}: {text}"
-    assert told_rows(machine)[-1]["why"] == text
+    assert machine.error_with_reason == f"{machine.error}: {text}"
+    assert trace_rows_with_reasons(machine)[-1]["why"] == text
     assert dump(machine) == dump(restore(machine.program, dump(machine)))
     assert text not in dump(machine).decode()
     return text
@@ -341,7 +341,7 @@ def test_a_comparison_of_two_kinds_says_what_each_is():
 
 def counted(condition, output, context=None):
     taken, machine = branch(condition, output, context)
-    rows = told_rows(machine)
+    rows = trace_rows_with_reasons(machine)
     assert all(row["status"] == "success" for row in rows)
     text = "; ".join(row["why"] for row in rows if "why" in row)
     assert dump(machine) == dump(restore(machine.program, dump(machine)))
@@ -388,17 +388,17 @@ def test_who_asks_whether_something_is_there_is_told_nothing_of_it():
 
 def test_comparisons_of_literals_alone_have_nothing_to_say():
     _, machine = branch("1 > 'a'", 1)
-    assert (machine.reasons, machine.told_error) == ({}, machine.error)
+    assert (machine.reasons, machine.error_with_reason) == ({}, machine.error)
 
 
 def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it():
     inner = {"steps": [{"id": "if", "type": "condition", "condition": "$rows[0] > 1", "then": "if"}]}
     step = {"id": "inner", "type": "program", "program": inner, "context": {"rows": "[2]"}}
     machine, _ = run({"steps": [step]})
-    assert machine.told_error.startswith(
+    assert machine.error_with_reason.startswith(
         "step 'inner' failed: the program 'unnamed' ended as failed: step 'if' failed:"
     )
-    assert machine.told_error.endswith(
+    assert machine.error_with_reason.endswith(
         "$rows is the text '[2]', and has no 0: `parse: json` on that step makes a value of it"
     )
 
@@ -440,16 +440,16 @@ BODY = {"type": "tool", "tool": "t"}
 )
 def test_what_is_no_list_to_go_over_or_no_time_to_wait_is_told_with_its_type(step, context, text, on_error):
     machine, _ = run({"steps": [{"id": "s", "on_error": on_error, **step}]}, {}, context)
-    (row,) = told_rows(machine)
+    (row,) = trace_rows_with_reasons(machine)
     assert row["why"] == text
-    assert machine.told_error == (f"{machine.error}: {text}" if on_error == "fail" else None)
+    assert machine.error_with_reason == (f"{machine.error}: {text}" if on_error == "fail" else None)
     assert text not in dump(machine).decode()
 
 
 def test_a_list_that_is_too_long_is_told_as_that_alone():
     machine, _ = run({"steps": [{"id": "s", "type": "map", "over": "$x", "step": BODY}]}, {}, {"x": [0] * 20_000})
     assert "has 20000 items" in machine.error
-    assert machine.told_error == machine.error
+    assert machine.error_with_reason == machine.error
 
 
 # --- each operator ---

@@ -17,7 +17,7 @@ import pytest
 from ledger_fixtures import SMALL, Log, signer
 from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
-from mcp_bridge.cli import showing
+from mcp_bridge.cli import terminal_output
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import ledger_copies
@@ -592,7 +592,7 @@ def test_what_is_withheld_is_told_apart_from_what_is_erased(ledger, tmp_path):
 
 def test_a_long_verification_says_how_far_it_is(ledger, monkeypatch):
     export = exported(ledger)
-    monkeypatch.setattr(showing, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(terminal_output, "PROGRESS_SECONDS", 0.0)
     size = size_of(ledger)
     for words in (("verify",), ("verify", export), ("prove", "1", export)):
         assert f": 0 of {size} entries\n" in ledger.run("audit", *words).err

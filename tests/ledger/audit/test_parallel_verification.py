@@ -20,7 +20,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.export_format import STRETCH
+from mcp_bridge.ledger.proofs.export_format import BATCH_ENTRIES
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -97,7 +97,7 @@ def test_several_processes_verify_what_one_does(path, monkeypatch, accepted, pro
     assert outcome(path, monkeypatch, processes, opens=opens) == alone
     assert (alone.erased, alone.opened) == (1, opens)
     # All but the first, with the key of the log, and the last, which isn't complete and has the erasure.
-    assert len(accepted) == alone.log.size // STRETCH - 1 >= 3
+    assert len(accepted) == alone.log.size // BATCH_ENTRIES - 1 >= 3
 
 
 def _changed(entry, **fields):
@@ -113,27 +113,27 @@ def _rehashed(connection, at, **fields):
         connection.execute("UPDATE entries SET entry = ?, nodes = ? WHERE sequence = ?", row)
 
 
-IN_A_STRETCH, LAST_OF_ONE = 2 * STRETCH + 300, 3 * STRETCH - 1
+IN_A_BATCH, LAST_OF_ONE = 2 * BATCH_ENTRIES + 300, 3 * BATCH_ENTRIES - 1
 
 CHANGES = {
     "a byte of an entry": "UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), 'time', 'tame') AS BLOB)"
-    f" WHERE sequence = {IN_A_STRETCH}",
+    f" WHERE sequence = {IN_A_BATCH}",
     "another entry's bytes": "UPDATE entries SET entry = (SELECT entry FROM entries WHERE sequence = 5)"
-    f" WHERE sequence = {IN_A_STRETCH}",
-    "a kind": f"UPDATE entries SET kind = 'end' WHERE sequence = {IN_A_STRETCH}",
-    "an execution": f"UPDATE entries SET execution = '{RUNS[7]}' WHERE sequence = {IN_A_STRETCH}",
-    "its hash": f"UPDATE entries SET nodes = zeroblob(length(nodes)) WHERE sequence = {IN_A_STRETCH}",
+    f" WHERE sequence = {IN_A_BATCH}",
+    "a kind": f"UPDATE entries SET kind = 'end' WHERE sequence = {IN_A_BATCH}",
+    "an execution": f"UPDATE entries SET execution = '{RUNS[7]}' WHERE sequence = {IN_A_BATCH}",
+    "its hash": f"UPDATE entries SET nodes = zeroblob(length(nodes)) WHERE sequence = {IN_A_BATCH}",
     "a hash above a stretch": "UPDATE entries SET nodes = CAST(substr(nodes, 1, length(nodes) - 32) || zeroblob(32) AS BLOB)"
-    f" WHERE sequence = {4 * STRETCH - 1}",
+    f" WHERE sequence = {4 * BATCH_ENTRIES - 1}",
     "a hash too many": f"UPDATE entries SET nodes = CAST(nodes || zeroblob(32) AS BLOB) WHERE sequence = {LAST_OF_ONE}",
-    "an entry is gone": f"DELETE FROM entries WHERE sequence = {IN_A_STRETCH}",
-    "the end is gone": f"DELETE FROM entries WHERE sequence >= {IN_A_STRETCH}",
+    "an entry is gone": f"DELETE FROM entries WHERE sequence = {IN_A_BATCH}",
+    "the end is gone": f"DELETE FROM entries WHERE sequence >= {IN_A_BATCH}",
     "an entry before the first": "INSERT INTO entries SELECT -5, execution, kind, entry, nodes FROM entries"
     " WHERE sequence = 7",
     "an entry after the last": "INSERT INTO entries SELECT 1000000, execution, kind, entry, nodes FROM entries"
     " WHERE sequence = 7",
-    "a payload": f"UPDATE payloads SET sealed = zeroblob(60) WHERE sequence = {IN_A_STRETCH}",
-    "a payload is gone": f"DELETE FROM payloads WHERE sequence = {IN_A_STRETCH}",
+    "a payload": f"UPDATE payloads SET sealed = zeroblob(60) WHERE sequence = {IN_A_BATCH}",
+    "a payload is gone": f"DELETE FROM payloads WHERE sequence = {IN_A_BATCH}",
     "a key": f"UPDATE data_keys SET wrapped = zeroblob(60) WHERE execution = '{RUNS[2]}'",
     "a piece": "UPDATE pieces SET sealed = zeroblob(size)",
     "a row beside the log": f"DELETE FROM executions WHERE id = '{RUNS[2]}'",
@@ -171,7 +171,7 @@ def test_several_processes_find_what_one_finds(path, monkeypatch, what):
     assert outcome(path, monkeypatch, 2) == alone
 
 
-@pytest.mark.parametrize("sequence", [STRETCH + 1, IN_A_STRETCH, LAST_OF_ONE, 2 * STRETCH])
+@pytest.mark.parametrize("sequence", [BATCH_ENTRIES + 1, IN_A_BATCH, LAST_OF_ONE, 2 * BATCH_ENTRIES])
 @pytest.mark.parametrize("what", REHASHED)
 def test_several_processes_find_what_is_wrong_although_its_hashes_fit(path, monkeypatch, what, sequence):
     tamper(path, lambda connection: _rehashed(connection, sequence, **REHASHED[what]))
@@ -181,10 +181,10 @@ def test_several_processes_find_what_is_wrong_although_its_hashes_fit(path, monk
 
 
 def test_of_several_faults_the_first_is_told(path, monkeypatch):
-    for sequence in (3 * STRETCH + 7, STRETCH + 9, 2 * STRETCH + 1):
+    for sequence in (3 * BATCH_ENTRIES + 7, BATCH_ENTRIES + 9, 2 * BATCH_ENTRIES + 1):
         tamper(path, lambda connection, at=sequence: connection.execute(f"DELETE FROM payloads WHERE sequence = {at}"))
     alone = outcome(path, monkeypatch, 1)
-    assert f"entry {STRETCH + 9}" in alone[1]
+    assert f"entry {BATCH_ENTRIES + 9}" in alone[1]
     assert outcome(path, monkeypatch, 3) == alone
 
 
@@ -220,5 +220,5 @@ def test_processes_that_see_another_state_of_the_file_are_done_without(path, mon
 
     with open_ledger(path, master) as ledger:
         asyncio.run(more())
-        with parallel_verification.checked_stretches(ledger) as stretches:
+        with parallel_verification.verified_batches(ledger) as stretches:
             assert set(stretches) == {None}

@@ -12,7 +12,7 @@ from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.erasure import clock_jumps
+from mcp_bridge.ledger.erasure import clock_jump_guard
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -113,7 +113,7 @@ async def test_a_jump_while_a_bridge_serves_is_seen_though_entries_follow_at_onc
     ],
 )
 def test_a_jump_is_doubted_for_an_hour_whatever_is_recorded_meanwhile(tmp_path, seen, last, doubted):
-    file = tmp_path / clock_jumps.FILE_NAME
+    file = tmp_path / clock_jump_guard.FILE_NAME
     if seen is not None:
         file.write_text(str(seen * DAY))
-    assert clock_jumps._is_doubted(file, 1000 * DAY, last * DAY) is doubted
+    assert clock_jump_guard._is_doubted(file, 1000 * DAY, last * DAY) is doubted

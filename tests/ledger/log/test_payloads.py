@@ -131,7 +131,7 @@ WRITTEN = [
     ('{"kind":"tool","tool":"shop.pay","call":"0#1","status":"failed","code":"c","message":"m","hint":"h","details":{"a":1}}',
      CallOutcome("shop.pay", CallRef("0#1"), Failure("c", "m", "h", {"a": 1}))),
     ('{"kind":"tool","tool":"shop.pay","call":"0#1","status":"interrupted"}',
-     CallOutcome("shop.pay", CallRef("0#1"), NoAnswer(payloads.TAKEN_BACK))),
+     CallOutcome("shop.pay", CallRef("0#1"), NoAnswer(payloads.CANCELLED_BY_SCRIPT))),
     ('{"kind":"tool","tool":"shop.pay","call":"0#1","status":"ok","value":1,"source":"OPERATOR"}',
      CallOutcome("shop.pay", CallRef("0#1"), Success(1), "OPERATOR")),
     ('{"kind":"tool","tool":"shop.pay","arguments":{"n":1},"raw":true,"call":"0#1","status":"failed","code":"c","message":"m"}',

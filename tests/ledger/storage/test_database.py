@@ -361,7 +361,7 @@ async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_o
 
         return done
 
-    look = database_module.open_looking
+    look = database_module.open_for_inspection
 
     @contextmanager
     def looking(path):
@@ -371,7 +371,7 @@ async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_o
             yield opened
 
     if amid == "opening to read":
-        monkeypatch.setattr(database_module, "open_looking", looking)
+        monkeypatch.setattr(database_module, "open_for_inspection", looking)
     elif amid == "closing":
         monkeypatch.setattr(database_module.threading.Thread, "join", held(threading.Thread.join))
     else:

@@ -22,7 +22,7 @@ from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.packages.installer import Installer, PackageRights
 from mcp_bridge.sandbox.packages.package_set import PackageSet
 from mcp_bridge.sandbox.packages.requirements import parse_requirements
-from mcp_bridge.sandbox.packages.wheel_tree import lay_over
+from mcp_bridge.sandbox.packages.wheel_tree import overlay_packages
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
@@ -477,7 +477,7 @@ def test_a_package_that_is_replaced_cannot_name_files_outside_of_its_folder_as_i
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
     listed = ("shop.py", str(outside), "../beside.txt", "shop-1.0.dist-info/METADATA")
     (info / "RECORD").write_text("".join(f"{path},,\n" for path in listed))
-    lay_over(site, tree, "shop")
+    overlay_packages(site, tree, "shop")
     assert not old.exists()
     assert outside.exists()
     assert beside.exists()

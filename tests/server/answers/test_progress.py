@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_bridge.server.progress import MAX_TOLD, ProgressReporter
+from mcp_bridge.server.progress import MAX_LISTED, ProgressReporter
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -73,7 +73,7 @@ async def test_of_more_than_the_client_takes_the_last_is_told():
         for number in range(1000):
             reporter.notify(str(number))
 
-    assert await told(work) == [str(number) for number in range(1000 - MAX_TOLD, 1000)]
+    assert await told(work) == [str(number) for number in range(1000 - MAX_LISTED, 1000)]
 
 
 async def test_a_call_that_reports_nothing_ends_without_a_message():

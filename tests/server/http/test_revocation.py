@@ -341,7 +341,7 @@ async def test_a_principal_that_is_missing_for_a_moment_keeps_its_calls(is_back)
     looked, calls = Looked(), PrincipalCalls()
 
     async def work():
-        await app._end_calls_of_nobody(looked, calls, looked, "anna")
+        await app._cancel_calls_without_principal(looked, calls, looked, "anna")
         await anyio.lowlevel.checkpoint()
         return "done"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
-from mcp_bridge.downstream.search.vectors import FUSED
+from mcp_bridge.downstream.search.vectors import FUSION_CANDIDATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ async def results(index: SearchIndex, embedder: Embedder, texts: Iterable[str]) 
             near, notice = await meaning.ranking(text, index.tools, lambda _: True)
             if notice is not None:
                 raise RuntimeError(notice)
-            found[text] = index.fused(index.search(text, FUSED), near)
+            found[text] = index.fused(index.search(text, FUSION_CANDIDATES), near)
     return found
 
 

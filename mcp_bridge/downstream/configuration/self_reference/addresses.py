@@ -68,7 +68,7 @@ def has_token(texts: Iterable[str], environ: Mapping[str, str]) -> bool:
     )
 
 
-def leads_here(texts: Iterable[str], address: OwnAddress, environ: Mapping[str, str]) -> bool:
+def points_to_this_bridge(texts: Iterable[str], address: OwnAddress, environ: Mapping[str, str]) -> bool:
     """Whether an entry's texts have this bridge's address, or a token for another bridge on this machine."""
     texts = list(texts)
     return any(address.is_of(text) for text in texts) or (

@@ -36,7 +36,15 @@ from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse, unbundle
 from mcp_bridge.kernel.language.references import MISSING
 from mcp_bridge.kernel.values import ValueFaultError, normal
-from mcp_bridge.ledger.log.payloads import TAKEN_BACK, Failure, Planned, ProgramEnd, RequestOutcome, Success, understood
+from mcp_bridge.ledger.log.payloads import (
+    CANCELLED_BY_SCRIPT,
+    Failure,
+    Planned,
+    ProgramEnd,
+    RequestOutcome,
+    Success,
+    understood,
+)
 from mcp_bridge.wire.messages import NAMES, ProgramStart
 
 if TYPE_CHECKING:
@@ -272,7 +280,7 @@ class _Derivation:
         result = None if call.outcome is None else call.outcome.result
         arguments = call.asked.arguments
         refused = isinstance(result, Failure) and result.code != "event_timeout"
-        if not isinstance(arguments, dict) or refused or (result is not None and result.status == TAKEN_BACK):
+        if not isinstance(arguments, dict) or refused or (result is not None and result.status == CANCELLED_BY_SCRIPT):
             return None
         seconds = round(max(0.0, arguments["until"] - call.began), 3) if "until" in arguments else None
         if call.asked.name == WAIT_EVENT:

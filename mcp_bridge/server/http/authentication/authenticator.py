@@ -145,8 +145,8 @@ class Authenticator:
         except EndedToken:
             raise
         except Unauthenticated as refusal:
-            is_nobodys = refusal.status >= _SERVER_ERROR and not isinstance(refusal, UnknownSigningKey)
-            if refusal.error.code == "credentials_needed" or is_nobodys:
+            principal_is_gone = refusal.status >= _SERVER_ERROR and not isinstance(refusal, UnknownSigningKey)
+            if refusal.error.code == "credentials_needed" or principal_is_gone:
                 raise
             raise self._wrong_credentials.count(request, refusal) from None
         request.scope[_CREDENTIAL] = credential

@@ -30,7 +30,7 @@ class Job:
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
         dry_run: Whether it is only to read, and to list what else it would call. A stored one that began with a dry run
             may be past it.
-        none_waits: Of a new cell: as `Turn.none_waits`.
+        has_no_suspended_cell: Of a new cell: as `Turn.has_no_suspended_cell`.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
         files: Names of the inputs that it may read; None for all.
         requirements: The packages that are asked for, valid, in their normal form; empty for none.
@@ -46,7 +46,7 @@ class Job:
     client: Client = field(default_factory=Client)
     cell: Cell | None = None
     head: str = ""
-    none_waits: bool = False
+    has_no_suspended_cell: bool = False
     blocked: BridgeError | None = None
     dry_run: bool = False
     files: Sequence[str] | None = None

@@ -83,7 +83,7 @@ function ofMcp(name, aliases, exported) {
 }
 
 // `aliases` are the servers', and `exported` what our modules export.
-function ofForeignCode(error, message, aliases, exported) {
+function adviceForOtherRuntimes(error, message, aliases, exported) {
   const [server = 'NAME'] = aliases;
   if (error?.name === 'SyntaxError') return ofSyntax(error);
   let [, name] = /^(\w+) is not defined$/.exec(message) ?? [];
@@ -104,4 +104,4 @@ function ofForeignCode(error, message, aliases, exported) {
   return null;
 }
 
-module.exports = { ofForeignCode };
+module.exports = { adviceForOtherRuntimes };

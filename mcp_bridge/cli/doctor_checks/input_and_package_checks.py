@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.settings import Settings
 
-MAX_TOLD = 20
+MAX_LISTED = 20
 """Most inputs that are told of each."""
 
 
@@ -35,11 +35,11 @@ def files(inputs: Mapping[str, InputSource]) -> Iterator[Finding]:
                 continue
             why = "has no file that can be handed in"
         wrong += 1
-        if wrong <= MAX_TOLD:
+        if wrong <= MAX_LISTED:
             message = f"Input {name} ([files]): {source.path} {why}."
             yield Finding("warning", "files", message, "Scripts don't get it. Mend the path, or what is there.")
-    if wrong > MAX_TOLD:
-        yield Finding("warning", "files", f"{wrong - MAX_TOLD} more inputs can't be handed in.")
+    if wrong > MAX_LISTED:
+        yield Finding("warning", "files", f"{wrong - MAX_LISTED} more inputs can't be handed in.")
     if inputs and not wrong:
         yield Finding("ok", "files", f"{len(inputs)} inputs ([files]) are there for scripts.")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.policy.redaction.projection import Projector
 
-NEWS_SECONDS = 0.25
+NOTIFICATION_SECONDS = 0.25
 """Least interval between two times that something about one call is passed on. What comes meanwhile is kept until then,
 or the call's end, as far as there is room."""
 
@@ -45,7 +45,7 @@ class _Paced:
         self._room = room
         self._pass_on = pass_on
         self._kept: list[_Kept] = []
-        self._passed_at = -NEWS_SECONDS
+        self._passed_at = -NOTIFICATION_SECONDS
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, text: str, severity: int) -> None:
@@ -54,7 +54,7 @@ class _Paced:
             # The first of the least severe ones.
             self._kept.remove(min(self._kept, key=lambda kept: kept.severity))
         if self._timer is None:
-            left = self._passed_at + NEWS_SECONDS - time.monotonic()
+            left = self._passed_at + NOTIFICATION_SECONDS - time.monotonic()
             if left <= 0:
                 self.flush()
             else:
@@ -72,19 +72,19 @@ class _Paced:
             self._pass_on(each.text)
 
 
-class CallNews:
+class CallNotifications:
     """What is said about one call; a context manager, whose end is the call's. One event loop uses it.
 
     Args:
         name: The tool's, with its server's.
         projector: What the agent may see of it.
-        news: Told each message.
+        on_server_message: Told each message.
     """
 
-    def __init__(self, name: str, projector: Projector, news: Callable[[str], None]) -> None:
+    def __init__(self, name: str, projector: Projector, on_server_message: Callable[[str], None]) -> None:
         self._name = name
         self._projector = projector
-        self._news = news
+        self._on_server_message = on_server_message
         self._progress = _Paced(1, self._pass_on)
         self._logs = _Paced(KEPT_LOGS, self._pass_on)
 
@@ -108,4 +108,4 @@ class CallNews:
         # Projected before it is truncated: a truncated secret isn't found.
         shown = " ".join(str(self._projector.answer(text)).split())
         if shown:
-            self._news(f"{self._name}: {shown[:MAX_NEWS_CHARS]}")
+            self._on_server_message(f"{self._name}: {shown[:MAX_NEWS_CHARS]}")

@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency.runs_without_key import if_generated
+from mcp_bridge.executions.idempotency.generated_keys import if_generated
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
-GONE_ON = "its session has gone on without it, or has ended"
+SESSION_ADVANCED = "its session has gone on without it, or has ended"
 """Why a cell that was run dry is cancelled."""
 
 
@@ -39,7 +39,7 @@ class SessionMovedError(BridgeError):
         super().__init__("busy", f"Another bridge has just used the session {session!r}.", hint="Try again.")
 
 
-class CellPlaces:
+class CellPlacement:
     """The places of cells in the sessions of one principal.
 
     Args:
@@ -120,7 +120,7 @@ class CellPlaces:
         past = CallHistory(await self._lifecycle.recorder.read(execution))
         return past.after_dry_run and bool(past.calls)
 
-    async def left_behind(self, cell: Cell, known: StoredExecution, *, is_new: bool) -> BridgeError:
+    async def end_moved_cell(self, cell: Cell, known: StoredExecution, *, is_new: bool) -> BridgeError:
         """End a cell whose session is elsewhere; the error that says so.
 
         Args:
@@ -130,19 +130,19 @@ class CellPlaces:
         """
         left = _left(cell.session)
         if is_new:
-            # Somebody may have done so just now.
+            # Another request may have cancelled it just now.
             with contextlib.suppress(BridgeError):
-                await cancel_script(self._lifecycle, known, GONE_ON)
+                await cancel_script(self._lifecycle, known, SESSION_ADVANCED)
             return not_suspended(known.id, left)
         await cancel_waiting_cell(self._lifecycle, known)
         called = calls_so_far(CallHistory(await self._lifecycle.recorder.read(known.id)))
         shown = f"mcp-bridge execution show {known.id} has how it stands{', and the arguments' if called else ''}."
         is_keyed = known.key is not None and if_generated(known.key) is None
-        anew = "What is left to be done needs another key: this one's run never goes on." if is_keyed else ""
+        anew = "Use another key for the remaining work: the run of this one can't be resumed." if is_keyed else ""
         return not_suspended(known.id, f"{left}. {called}".rstrip(" ."), f"{shown} {anew}".rstrip())
 
 
-async def left_behind(heads: SessionStore, stored: StoredExecution, history: CallHistory) -> str | None:
+async def reason_never_resumed(heads: SessionStore, stored: StoredExecution, history: CallHistory) -> str | None:
     """Why a cell that hasn't ended never goes on: a clause; None if it can, or is no cell, or was only run dry so far.
 
     Args:
@@ -161,7 +161,7 @@ def _left(session: str) -> str:
     return f"its session {session!r} has ended, or has gone on without it"
 
 
-def moved(
+def placement_guard(
     session: str, recorded: Callable[[], Awaitable[None]] | None, moves: Sequence[Callable[[], Awaitable[bool]]]
 ) -> Callable[[], Awaitable[None]]:
     """Waits until a cell's start is durable, and refuses one whose session has gone on meanwhile."""
@@ -177,6 +177,6 @@ def moved(
 
 
 def previous_of(stored: StoredExecution) -> str | None:
-    """The cell before a stored one, empty for a first cell; None for what is no cell."""
+    """The cell before a stored one, empty for a first cell; None if the execution isn't a cell."""
     place = Cell.of(stored)
     return None if place is None else place.previous

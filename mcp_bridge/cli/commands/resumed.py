@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.cli import argument_decoding, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, exit_statuses, terminal_output
 from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.cli.commands.run import Terminal, print_run
 from mcp_bridge.executions.record import ExecutionRecord
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
-class GoneOn(NamedTuple):
+class ResumedExecution(NamedTuple):
     """An execution that has gone on.
 
     Attributes:
         record: Its record, as `trace_record.to_record`.
         ident: Its id, as it is displayed.
         run: Of a script that has gone on, to its end or to where it waits again: the record of its run. Else None.
-        is_where_it_was: Whether it is a script that was only told something, and can't go on yet.
+        made_no_progress: Whether it is a script that was only told something, and can't go on yet.
     """
 
     record: dict[str, Any]
     ident: str
     run: ExecutionRecord | None = None
-    is_where_it_was: bool = False
+    made_no_progress: bool = False
 
     @property
     def exit_status(self) -> int:
         """The exit status: of a script that has gone on, as of `mcp-bridge run`."""
-        return showing.status_of(self.record) if self.run is None else exit_statuses.of_run(self.run)
+        return terminal_output.status_of(self.record) if self.run is None else exit_statuses.of_run(self.run)
 
     def to_json(self) -> dict[str, Any]:
         """Its record; of a script that has gone on, `run` is what `mcp-bridge run --json` prints."""
@@ -50,14 +50,14 @@ class GoneOn(NamedTuple):
             named: The file given by `--config`, or None.
         """
         if self.run is None:
-            showing.outcome(self.record, self.ident, named)
+            terminal_output.outcome(self.record, self.ident, named)
             return
         print_run(self.run, Terminal(), is_others=True)
         # Its output and its error are there.
-        showing.outcome(self.record | {"output": None, "error": None}, self.ident, named)
+        terminal_output.outcome(self.record | {"output": None, "error": None}, self.ident, named)
 
 
-async def gone_on(bridge: Bridge, record: Mapping[str, Any], before: StoredExecution) -> GoneOn:
+async def resumed_execution(bridge: Bridge, record: Mapping[str, Any], before: StoredExecution) -> ResumedExecution:
     """What there is to print of an execution that was to go on.
 
     Args:
@@ -68,15 +68,15 @@ async def gone_on(bridge: Bridge, record: Mapping[str, Any], before: StoredExecu
     """
     store = bridge.programs.store
     stored = await argument_decoding.execution(store, before.id)
-    run, is_where_it_was = None, False
+    run, made_no_progress = None, False
     if stored.kind == "script" and record["status"] not in {"running", "interrupted"}:
-        is_where_it_was = stored.record == before.record
-        if stored.record is not None and not is_where_it_was:
+        made_no_progress = stored.record == before.record
+        if stored.record is not None and not made_no_progress:
             run = ExecutionRecord.from_json({"execution": stored.id, **stored.record})
-    return GoneOn(dict(record), await argument_decoding.short_id(store, stored.id), run, is_where_it_was)
+    return ResumedExecution(dict(record), await argument_decoding.short_id(store, stored.id), run, made_no_progress)
 
 
-def print_gone_on(ended: GoneOn, named: Path | None, *, as_json: bool) -> int:
+def print_resumed(ended: ResumedExecution, named: Path | None, *, as_json: bool) -> int:
     """Print an execution that has gone on; return the exit status."""
     if as_json:
         print_json(ended.to_json())

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 JUMP_SECONDS = 7 * 24 * 3600.0
 """How far ahead of the last entry a clock may be, and is believed at once."""
 
-DOUBT_SECONDS = 3600.0
+ERASURE_PAUSE_SECONDS = 3600.0
 """For how long nothing is erased by age after a jump was seen, in any process."""
 
 FILE_NAME = "clock.doubted"
@@ -50,7 +50,7 @@ def _is_doubted(file: Path, now: float, last: float) -> bool:
     seen = 0.0
     with suppress(OSError, ValueError):
         seen = float(file.read_text())
-    if seen <= now < seen + DOUBT_SECONDS:
+    if seen <= now < seen + ERASURE_PAUSE_SECONDS:
         # Also when there are entries of that time by now.
         return True
     if now - last <= JUMP_SECONDS or last < seen <= now:

@@ -47,7 +47,9 @@ def _write(stream: TextIO, text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
-def told(text: str, style: str = "", *, mark: str = "", mark_style: str = "", stream: TextIO | None = None) -> None:
+def print_styled(
+    text: str, style: str = "", *, mark: str = "", mark_style: str = "", stream: TextIO | None = None
+) -> None:
     """Print text in a style. At a terminal its lines are wrapped between words; anywhere else they aren't.
 
     Args:
