@@ -152,7 +152,8 @@ class LoopStallMonitor:
         self._began_busy = 0.0
         self._counted = -math.inf
         """When the processor time was read last, which takes longer than all else that is done for a turn."""
-        self._seen: str | None = None
+        self._seen: tuple[float, str] | None = None
+        """What the thread saw last, and when the turn had begun in which it did."""
         self._alarm = _Alarm()
         self._is_asleep = False
         """Whether the thread sleeps until it is woken."""
@@ -168,7 +169,6 @@ class LoopStallMonitor:
 
     def begin(self) -> None:
         """The loop has events to work on."""
-        self._seen = None
         self._began = began = self._clock()
         if began - self._counted > _STALE * self._held:
             self._began_busy = time.thread_time()
@@ -184,7 +184,10 @@ class LoopStallMonitor:
             return
         took = self._clock() - began
         if took > self._held:
-            self._note(LoopStall(took, time.thread_time() - self._began_busy, self._seen or _UNSEEN))
+            seen = self._seen
+            # What was seen as the turn before ended says nothing of this one.
+            cause = seen[1] if seen is not None and seen[0] == began else _UNSEEN
+            self._note(LoopStall(took, time.thread_time() - self._began_busy, cause))
 
     def _note(self, hold: LoopStall) -> None:
         self.count += 1
@@ -236,7 +239,7 @@ class LoopStallMonitor:
                 if self._clock() - began > self._held / 2:
                     seen = self._stack()
                     if self._began == began:
-                        self._seen = seen
+                        self._seen = (began, seen)
             time.sleep(_LOOK_SECONDS)
         self._alarm.close()
 

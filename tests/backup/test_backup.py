@@ -1350,7 +1350,7 @@ for line in sys.stdin:
     left = int(line)
     child = os.fork()
     if child == 0:
-        restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+        restore.restore(file, into, "file", restore.RestoreOptions(lambda: "pass", (), keys))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
@@ -1505,7 +1505,7 @@ def dying(work):
 
 restore_placement.rename_noreplace = dying(restore_placement.rename_noreplace)
 restore_placement.shutil.rmtree = dying(restore_placement.shutil.rmtree)
-restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+restore.restore(file, into, "file", restore.RestoreOptions(lambda: "pass", (), keys))
 """
 
 

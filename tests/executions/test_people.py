@@ -27,7 +27,7 @@ from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.cli import argument_decoding
-from mcp_bridge.cli.commands import events, gone_on
+from mcp_bridge.cli.commands import events, resumed
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
@@ -594,7 +594,7 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
             raise BridgeError("not_recorded", "no")
         # What was printed by then: each is told as it ends.
         sent.append(len(told))
-        return gone_on.ResumedExecution(record, before.id)
+        return resumed.ResumedExecution(record, before.id)
 
     told = []
     fake = SimpleNamespace(
@@ -604,7 +604,7 @@ def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_ca
     monkeypatch.setattr(events, "_print_one", lambda one, _: told.append(one.ident))
     monkeypatch.setattr(event_sending, "executions_awaiting", awaiting)
     monkeypatch.setattr(argument_decoding, "execution", stored)
-    monkeypatch.setattr(gone_on, "gone_on", unreadable)
+    monkeypatch.setattr(resumed, "resumed_execution", unreadable)
     config = tmp_path / "mcp-bridge.toml"
     config.write_text(f'state_dir = "{tmp_path}/state"\nclient_configs = false\n')
     assert run_here(config, "event", "send", "e").code == 0

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_bridge import fair_share
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts.held_calls import Hold
+from mcp_bridge.executions.scripts.held_calls import HeldCalls
 from mcp_bridge.host import sandbox_run, script_activity
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
 from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
@@ -78,7 +78,7 @@ class Waiting:
     only_waits = False
 
     def __init__(self):
-        self.hold = Hold()
+        self.hold = HeldCalls()
         self.rested = self.hold.begun
 
     async def answer(self, request, context):
@@ -247,7 +247,7 @@ async def test_a_guest_is_told_to_leave_by_whoever_removes_its_container(guest):
 
 
 async def test_whoever_waits_for_a_call_to_wait_is_told_while_one_does():
-    hold, one, seen = Hold(), SimpleNamespace(call="one"), []
+    hold, one, seen = HeldCalls(), SimpleNamespace(call="one"), []
 
     async def watch():
         await hold.begun()

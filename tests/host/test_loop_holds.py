@@ -26,7 +26,7 @@ from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs import lifecycle as program_executions
 from mcp_bridge.executions.programs import program_run
 from mcp_bridge.executions.programs.lifecycle import Programs
-from mcp_bridge.host.loop_watch import Hold, LoopStallMonitor
+from mcp_bridge.host.loop_watch import LoopStall, LoopStallMonitor
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.language.program_parser import parse
@@ -255,7 +255,7 @@ def test_what_holds_the_loop_much_longer_than_before_is_logged_within_the_minute
     caplog.set_level("INFO", "mcp_bridge")
     watch = LoopStallMonitor(clock=lambda: 0.0)
     for busy in (0.05, 0.05, 0.06, 0.3, 0.3, 5.0, 4.0):
-        watch._note(Hold(6.0, busy, "somebody"))
+        watch._note(LoopStall(6.0, busy, "somebody"))
     assert [int(record.args[1]) for record in caplog.records] == [50, 300, 5000]
 
 

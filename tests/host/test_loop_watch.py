@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.host import loop_watch
-from mcp_bridge.host.loop_watch import Hold, LoopStallMonitor, watched
+from mcp_bridge.host.loop_watch import LoopStall, LoopStallMonitor, watched
 
 
 class Clock:
@@ -34,7 +34,7 @@ async def test_a_turn_that_holds_the_loop_is_counted_and_named(caplog):
     with watched() as watch:
         await anyio.lowlevel.checkpoint()
         # Until the thread has seen it: on a busy machine that may take more than the shortest hold.
-        spin_until(lambda: watch._seen is not None)
+        spin_until(lambda: watch._seen is not None and watch._seen[0] == watch._began)
         began = time.monotonic()
         spin_until(lambda: time.monotonic() - began > 0.15)
         await anyio.sleep(0.01)
@@ -51,7 +51,7 @@ async def test_no_value_is_in_what_is_logged(caplog):
         await anyio.lowlevel.checkpoint()
 
         def work(argument):
-            spin_until(lambda: watch._seen is not None and bool(argument))
+            spin_until(lambda: watch._seen is not None and watch._seen[0] == watch._began and bool(argument))
             began = time.monotonic()
             spin_until(lambda: time.monotonic() - began > 0.15)
 
@@ -94,7 +94,7 @@ def test_what_keeps_the_loop_busy_again_or_for_long_is_warned_of(caplog, holds, 
     caplog.set_level(logging.INFO, "mcp_bridge")
     watch = LoopStallMonitor(clock=Clock())
     for busy in holds:
-        watch._note(Hold(6.0, busy, "somebody"))
+        watch._note(LoopStall(6.0, busy, "somebody"))
     assert [record.levelname for record in caplog.records] == levels
     assert watch.count == len(holds)
 
@@ -157,7 +157,7 @@ async def test_a_hold_is_named_although_the_thread_slept(monkeypatch, has_timer)
             while not slept:  # noqa: ASYNC110 - the thread tells nobody
                 await anyio.sleep(0.5)
         # A busy machine may have held the loop already, somewhere else.
-        spin_until(lambda: "spin_until" in (watch._seen or ""))
+        spin_until(lambda: watch._seen is not None and watch._seen[0] == watch._began)
         began = time.monotonic()
         spin_until(lambda: time.monotonic() - began > 0.15)
         await anyio.sleep(0.01)

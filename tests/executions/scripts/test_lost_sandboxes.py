@@ -22,7 +22,7 @@ from execution_fixtures import Source, printed, source, until
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.scripts.answer_order import AnswerOrder
-from mcp_bridge.executions.scripts.held_calls import Hold
+from mcp_bridge.executions.scripts.held_calls import HeldCalls
 from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -807,13 +807,13 @@ print(await asyncio.gather(local.write(text="b"), local.{}(text="c")))
 def held(monkeypatch):
     """Set when a call waits for what nobody can give it now. Its script doesn't come to rest by itself."""
     event = anyio.Event()
-    add = Hold.add
+    add = HeldCalls.add
 
     def noted(self, call):
         add(self, call)
         event.set()
 
-    monkeypatch.setattr(Hold, "add", noted)
+    monkeypatch.setattr(HeldCalls, "add", noted)
     monkeypatch.setattr(script_activity, "QUIET_SECONDS", 3600.0)
     return event
 
