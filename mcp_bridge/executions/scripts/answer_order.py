@@ -44,11 +44,11 @@ class AnswerOrder:
     """Gives the recorded answers of one run, in the recorded order.
 
     Args:
-        course: What the run repeats of its record.
+        detector: What the run repeats of its record.
     """
 
-    def __init__(self, course: DivergenceDetector) -> None:
-        self._course = course
+    def __init__(self, detector: DivergenceDetector) -> None:
+        self._detector = detector
         self._next = 0
         """The place of the next recorded answer to give."""
         self._given: set[int] = set()
@@ -110,7 +110,7 @@ class AnswerOrder:
     def give(self, place: int) -> None:
         """Note that the answer at a place was given, or won't be: those after it don't wait for it."""
         self._given.add(place)
-        self._course.moved()
+        self._detector.moved()
         self._advance(self._next)
 
     def _advance(self, place: int) -> None:

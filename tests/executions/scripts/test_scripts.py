@@ -104,7 +104,7 @@ class Sandboxes:
                 record.status = "suspended"
                 record.error = BridgeError("still_waiting", "The script waits.").record()
             case "divergence":
-                script.course.divergence = Divergence(CALL, None, CallRequest("tool", "local.other", {}))
+                script.divergence_detector.divergence = Divergence(CALL, None, CallRequest("tool", "local.other", {}))
             case "doubt":
                 self._recorder.post(Entry("intent", script.execution, PAY | {"call": CALL}))
                 record.status, record.error = "timeout", BridgeError("wall_timeout", "Its time is up.").record()

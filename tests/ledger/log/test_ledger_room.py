@@ -322,7 +322,7 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
         assert caught.value.code == "record_limit"
         with anyio.move_on_after(5):
             await saves(again, "0#2", given | {"key": "other"})
-        assert again.course.divergence is not None
+        assert again.divergence_detector.divergence is not None
 
 
 async def test_over_the_quota_nothing_new_begins_and_outcomes_are_recorded(tmp_path):
