@@ -352,7 +352,7 @@ def test_what_is_unevaluated_is_checked_or_not_called():
     assert "unevaluated" in unchecked({**doubling, "unevaluatedProperties": {"type": "boolean"}}, {"x": "true"})
 
 
-def test_what_is_unevaluated_in_one_branch_of_an_if_that_the_server_decides_is_checked_by_both():
+def test_unevaluated_properties_are_checked_against_both_branches_of_an_undecidable_if():
     otherwise = {"properties": {"c": {"type": "string"}}}
     schema = {"if": {"properties": {"a": A}}, "else": otherwise, "unevaluatedProperties": {"type": "integer"}}
     schema |= {"properties": {"a": {"type": "string"}}}

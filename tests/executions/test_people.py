@@ -575,7 +575,7 @@ def test_an_event_that_is_sent_to_a_script_that_cant_go_on_yet_is_no_failure(des
     assert (code, printed) == (0, f"sent to {execution[:6]}, which is suspended\n"), errors
 
 
-def test_an_event_reaches_the_others_and_is_told_when_what_came_of_it_for_one_cant_be_read(monkeypatch, tmp_path):
+def test_an_event_reaches_all_waiters_even_if_one_result_is_unreadable(monkeypatch, tmp_path):
     sent = []
 
     class Owner:

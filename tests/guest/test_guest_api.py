@@ -978,7 +978,7 @@ except Exception as exc:
     ]
 
 
-async def test_names_that_an_expression_tells_are_taken_and_others_are_told_with_the_nearest(sandboxes):
+async def test_pattern_properties_accept_matching_names_and_suggest_the_nearest_for_others(sandboxes):
     record = await sandboxes.run(
         """
 import json

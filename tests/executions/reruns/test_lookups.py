@@ -97,7 +97,7 @@ async def test_a_run_that_goes_on_records_only_what_is_new():
     assert [await ask(run, ScriptEnvironment(), query="a") for run in [run_of(kept)] * 2] == ["then", "now"]
 
 
-async def test_of_what_is_lost_or_was_not_recorded_by_an_older_version_it_is_told_what_is_now():
+async def test_lookups_missing_from_an_older_record_fall_back_to_current_values():
     kept = MemoryRecorder()
     run, environment = run_of(kept), ScriptEnvironment(*range(3))
     for _ in range(3):
@@ -195,7 +195,7 @@ def check(run, environment, arguments):
     return ask(run, environment, "catalog.check", server="shop", tool="pay", arguments=arguments)
 
 
-async def test_of_the_arguments_of_a_call_that_is_checked_a_digest_is_recorded_and_they_are_told_apart():
+async def test_checked_calls_are_recorded_by_argument_digest_and_told_apart():
     kept, environment = MemoryRecorder(), ScriptEnvironment({"faults": ["a"]}, {"faults": ["b"]}, {"faults": ["c"]})
     large = {"text": "x" * (1 << 20)}
     run = run_of(kept)

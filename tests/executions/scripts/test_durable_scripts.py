@@ -453,7 +453,7 @@ async def test_a_call_that_was_made_and_is_not_asked_for_again_is_told(either):
     assert (record["error"]["recorded"]["arguments"], record["error"]["asked"]) == ({"text": "b"}, None)
 
 
-async def test_a_call_more_is_a_difference_for_a_replay_and_nothing_for_a_script_that_goes_on(either):
+async def test_an_extra_call_fails_a_replay_but_not_a_resume(either):
     hosts = either
     record = hosts.run(CHANGING, key=None)
     found = hosts.replay(record["execution"], extra=True)

@@ -63,7 +63,7 @@ def test_so_is_one_in_the_place_of_what_the_new_key_has_signed(given, is_lost):
     assert both_say(log.export(), given) == "retired_key"
 
 
-def test_the_last_that_a_key_signs_is_the_entry_that_replaces_it_and_of_a_lost_one_what_is_before():
+def test_a_rotated_key_last_signs_its_rotation_and_a_lost_key_the_entry_before():
     log = Log().fill(3)
     log.replace_key("second").checkpoints.clear()
     log.checkpoint(signer("first"))

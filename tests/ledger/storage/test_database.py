@@ -104,7 +104,7 @@ async def test_what_is_begun_and_never_waited_for_is_written_too(database):
     assert len(await recorder.read("a")) == 1
 
 
-async def test_whoever_has_begun_to_write_is_told_when_it_fails_and_not_when_a_later_write_does(database):
+async def test_each_writer_gets_the_failure_of_its_own_transaction_only(database):
     recorder = SqliteRecorder(database)
     good = database.begin_write("UPDATE executions SET status = ? WHERE id = ?", ("success", "none"))
     await recorder.append(Entry("start", "a"))
