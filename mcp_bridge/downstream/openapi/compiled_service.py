@@ -76,6 +76,7 @@ class BodyPlan:
         properties: The names of these arguments.
         fields: How the properties of a form are sent, by their names.
         other_fields: How those are sent that aren't there.
+        media_type_argument: The argument that names another content type, if there is a choice.
     """
 
     media_type: str
@@ -85,6 +86,7 @@ class BodyPlan:
     properties: tuple[str, ...] = ()
     fields: dict[str, FieldPlan] = field(default_factory=dict)
     other_fields: FieldPlan = FieldPlan(is_array=True)
+    media_type_argument: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
