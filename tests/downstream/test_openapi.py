@@ -116,6 +116,15 @@ async def test_only_operations_that_read_are_tools_unless_others_are_named():
     assert any("5 operations that may change something are left out" in notice for notice in notices)
 
 
+async def test_a_service_without_a_tool_says_why():
+    async with petstore(operations=("nothing",)) as (fleet, _):
+        for name in ("get_pet", "x"):
+            with pytest.raises(BridgeError) as caught:
+                await fleet.server("petstore").find_tool(name)
+            assert caught.value.code == "unknown_tool"
+            assert "It has no tools: server 'petstore': no operation matches 'nothing'" in caught.value.hint
+
+
 async def test_a_query_has_a_body_and_only_reads():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     query = {

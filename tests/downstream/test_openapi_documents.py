@@ -331,6 +331,26 @@ def test_an_operation_that_cant_be_sent_as_described_is_left_out_with_the_reason
     assert said in " ".join(service.notices)
 
 
+REGION = {"region": {"default": "eu"}}
+ROOT = [{"url": "https://api.example.com/v1"}, {"url": "https://{region}.example.com", "variables": REGION}]
+
+
+@pytest.mark.parametrize("base_url", [None, "https://proxy.example.com/api"])
+def test_an_operation_at_the_documents_own_addresses_moves_with_them(base_url):
+    elsewhere = [{"url": "https://uploads.example.com"}]
+    paths = {
+        "/same": {"servers": ROOT, "get": {"operationId": "same"}},
+        "/more": {"get": {"operationId": "more", "servers": [*elsewhere, *reversed(ROOT)]}},
+        "/uploads": {"get": {"operationId": "uploads", "servers": elsewhere}},
+        "/region": {"get": {"operationId": "region", "servers": ROOT[1:]}},
+    }
+    service = compiled(document(paths, servers=ROOT), base_url=base_url)
+    assert list(service.operations) == ["same", "more"]
+    assert ["https://eu.example.com", "https://uploads.example.com"] == sorted(
+        notice.rpartition("(")[2].rstrip(")") for notice in service.notices
+    )
+
+
 def test_a_reference_that_never_ends_is_left_out():
     parameters = {"a": {"$ref": "#/components/parameters/b"}, "b": {"$ref": "#/components/parameters/a"}}
     operation = {"operationId": "bad", "parameters": [{"$ref": "#/components/parameters/a"}]}
