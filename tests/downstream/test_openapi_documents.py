@@ -8,6 +8,8 @@ import yaml
 from openapi_calls import built, compiled, document
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.catalog.signatures import signature
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.compiled_service import Order
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
@@ -276,6 +278,28 @@ def test_what_an_answer_has_is_the_tools_result():
     output = service.tools[0]["outputSchema"]
     assert list(output["properties"]) == ["id", "name", "mother", "age"]
     assert output["$defs"].keys() == {"Pet"}
+
+
+WITH_A = {"schema": {"type": "object", "properties": {"a": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("responses", "returns"),
+    [
+        ({}, "Any"),
+        ({"200": {"description": "x"}}, "Any"),
+        ({"200": {"content": {"application/json": {}}}}, "Any"),
+        ({"200": {"content": {"*/*": {}}}}, "Any"),
+        ({"200": {"content": {"application/json": WITH_A}}}, "dict(a?: Any)"),
+        ({"200": {"content": {"application/json": WITH_A, "application/pdf": {}}}}, "dict(a?: Any) | list"),
+        ({"200": {"content": {"application/json": WITH_A}}, "201": {"content": {"Text/CSV": {}}}}, "dict(a?: Any) | str"),
+        ({"200": {"content": {"image/png": {}}}}, "str | list | None"),
+    ],
+)
+def test_what_an_operation_returns_is_what_its_answers_become(responses, returns):
+    service = compiled(document({"/a": {"get": {"operationId": "a", "responses": responses}}}))
+    (tool,) = listing_from_wire("petstore", "petstore", service.tools).tools
+    assert signature(tool).returns == returns
 
 
 def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():

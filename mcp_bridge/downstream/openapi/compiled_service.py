@@ -182,3 +182,18 @@ class Outcome:
     service: Service | None = None
     missing: tuple[str, ...] = ()
     problem: str | None = None
+
+
+def is_text(kind: str) -> bool:
+    """Whether an answer of a media type, in lower case and without parameters, is a text."""
+    if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):
+        return True
+    return kind in {
+        "application/json",
+        "application/xml",
+        "application/yaml",
+        "application/javascript",
+        "application/x-ndjson",
+        "application/jsonl",
+        "application/x-www-form-urlencoded",
+    }

@@ -32,6 +32,7 @@ from mcp_types import (
 
 from mcp_bridge import large_json
 from mcp_bridge.downstream.http.http_client import GATEWAY_STATUSES
+from mcp_bridge.downstream.openapi.compiled_service import is_text
 from mcp_bridge.downstream.openapi.selection import READING
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.offload import is_deep
@@ -190,20 +191,6 @@ def _plain(response: Response) -> str:
     return response.body.decode(known if known in _CHARSETS else "utf-8", "replace")
 
 
-def _is_text(kind: str) -> bool:
-    if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):
-        return True
-    return kind in {
-        "application/json",
-        "application/xml",
-        "application/yaml",
-        "application/javascript",
-        "application/x-ndjson",
-        "application/jsonl",
-        "application/x-www-form-urlencoded",
-    }
-
-
 def said(response: Response) -> str:
     """What an error says: the status, and what the service has to say of it."""
     try:
@@ -214,7 +201,7 @@ def said(response: Response) -> str:
     if not response.body:
         return head
     kind = response.media_type
-    if not _is_text(kind) and not (kind == "" and _looks_like_text(response.body)):
+    if not is_text(kind) and not (kind == "" and _looks_like_text(response.body)):
         return f"{head} ({len(response.body)} bytes of {kind or 'an unknown type'})"
     text = _plain(response).strip()
     if len(text) > _SHOWN_CHARS or response.is_cut:
@@ -232,7 +219,7 @@ def _looks_like_text(body: bytes) -> bool:
 
 def _block(response: Response) -> ContentBlock:
     kind = response.media_type
-    if _is_text(kind) or (kind == "" and _looks_like_text(response.body)):
+    if is_text(kind) or (kind == "" and _looks_like_text(response.body)):
         return _text(_plain(response))
     data = base64.b64encode(response.body).decode()
     if kind.startswith("image/"):
