@@ -238,6 +238,18 @@ async def test_a_dead_server_says_why_and_delays_no_other():
         assert fleet.server("dead").log_tail() == ["cannot find my configuration"]
 
 
+async def test_an_error_that_a_server_prints_before_how_it_is_used_is_told():
+    script = "import sys; print('Error: unknown flag: --prot', *map('usage {}'.format, range(100)), sep='\\n'); sys.exit(1)"
+    spec = ServerSpec(name="cobra", command=sys.executable, args=("-c", script.replace("sep=", "file=sys.stderr, sep=")))
+    async with Fleet([spec], mask_output=lambda _spec, _environment, text: text) as fleet:
+        error = await failure(fleet, "cobra", "echo")
+    assert error.details["output"][:2] == ["Error: unknown flag: --prot", "usage 0"]
+    assert error.details["output"][4:6] == ["…", "usage 92"]
+    assert "unknown flag: --prot" in error.message
+    assert error.private["stderr"][0] == "Error: unknown flag: --prot"
+    assert error.private["stderr"][-1] == "usage 99"
+
+
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
     async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
         error = await failure(fleet, "faulty", "echo")

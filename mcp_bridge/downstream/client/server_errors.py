@@ -1,8 +1,8 @@
 """Errors about a server: codes, messages and hints for its user.
 
 The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
-and the path of its configuration reveals the host. If a server fails to start, or dies, the error quotes the last lines
-of its output, provided that a function is given that masks its secrets (`MaskOutput`).
+and the path of its configuration reveals the host. If a server fails to start, or dies, the error quotes the first
+and last lines of its output, provided that a function is given that masks its secrets (`MaskOutput`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
-from mcp_bridge.downstream.client.log_tail import logger
+from mcp_bridge.downstream.client.log_tail import excerpt, logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -48,7 +48,7 @@ _MANY_PAGES = 10
 
 _OUTPUT_LINES = 8
 _OUTPUT_COLUMNS = 240
-"""How much of a server's output the error of a failed start, or of a death, quotes."""
+"""How much of the end of a server's output the error of a failed start, or of a death, quotes, beside its beginning."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Terminal escape sequences and other control characters."""
@@ -310,13 +310,13 @@ def _with_output(message: str, output: list[str]) -> str:
 
 
 def _masked_output(spec: ServerSpec, connection: ServerConnection, mask_output: MaskOutput | None) -> list[str]:
-    """The last lines of a process's output, masked; empty if there is no function to mask them."""
+    """The first and the last lines of a process's output, masked; empty if there is no function to mask them."""
     if mask_output is None:
         return []
     # Mask all output before cutting it: a secret that was cut in two can't be recognised.
     text = mask_output(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
-    return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
+    return excerpt([line[:_OUTPUT_COLUMNS] for line in lines], _OUTPUT_LINES)
 
 
 _RUNNERS = frozenset({"npx", "npm", "pnpm", "bunx", "uvx", "uv", "pipx"})

@@ -177,7 +177,7 @@ class SupervisedServer:
         return "failed" if self._failures else "idle"
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines that its latest process wrote to stderr."""
+        """The first and the last lines that are kept of what its latest process wrote to stderr."""
         return self._latest.transport.log.tail(lines) if self._latest else []
 
     # Starting.
