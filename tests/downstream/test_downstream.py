@@ -239,8 +239,12 @@ async def test_a_dead_server_says_why_and_delays_no_other():
 
 
 async def test_an_error_that_a_server_prints_before_how_it_is_used_is_told():
-    script = "import sys; print('Error: unknown flag: --prot', *map('usage {}'.format, range(100)), sep='\\n'); sys.exit(1)"
-    spec = ServerSpec(name="cobra", command=sys.executable, args=("-c", script.replace("sep=", "file=sys.stderr, sep=")))
+    script = """
+import sys
+print("Error: unknown flag: --prot", *(f"usage {number}" for number in range(100)), sep="\\n", file=sys.stderr)
+sys.exit(1)
+"""
+    spec = ServerSpec(name="cobra", command=sys.executable, args=("-c", script))
     async with Fleet([spec], mask_output=lambda _spec, _environment, text: text) as fleet:
         error = await failure(fleet, "cobra", "echo")
     assert error.details["output"][:2] == ["Error: unknown flag: --prot", "usage 0"]
@@ -253,7 +257,7 @@ async def test_an_error_that_a_server_prints_before_how_it_is_used_is_told():
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
     async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
         error = await failure(fleet, "faulty", "echo")
-        assert (error.code, "not ready after 0.6 s" in error.message) == ("server_start_failed", True)
+        assert (error.code, "not ready after 0.6 s (its start_timeout)" in error.message) == ("server_start_failed", True)
         assert "start_timeout" in error.hint
 
 

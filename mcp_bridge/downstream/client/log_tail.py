@@ -17,13 +17,6 @@ _FIRST_LINES = 4
 used."""
 
 
-def excerpt(lines: list[str], last: int) -> list[str]:
-    """The first lines and so many of the last ones, with … for those between."""
-    if len(lines) <= _FIRST_LINES + last + 1:
-        return lines
-    return [*lines[:_FIRST_LINES], "…", *lines[-last:]]
-
-
 class LogRing:
     """The last bytes of a log."""
 
@@ -55,4 +48,11 @@ class LogRing:
     def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
         """The first lines that are kept and the last ones, each cut to `columns` characters."""
         text = b"".join(self._chunks).decode("utf-8", "replace")
-        return excerpt([line[:columns] for line in text.splitlines() if line.strip()], lines)
+        return self.excerpt([line[:columns] for line in text.splitlines() if line.strip()], lines)
+
+    def excerpt(self, lines: list[str], last: int) -> list[str]:
+        """The first and so many of the last of this log's lines, with … between; its beginning may have been dropped."""
+        first = 0 if self._forgot else _FIRST_LINES
+        if len(lines) <= first + last + (first > 0):
+            return lines
+        return [*lines[:first], *(["…"] if first else []), *lines[-last:]]

@@ -10,8 +10,8 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan
-from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan, is_json
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.schemas import FormShape

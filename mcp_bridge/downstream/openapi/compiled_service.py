@@ -184,6 +184,12 @@ class Outcome:
     problem: str | None = None
 
 
+def is_json(media: str) -> bool:
+    """Whether a media type is JSON's."""
+    kind = media.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
 def is_text(kind: str) -> bool:
     """Whether an answer of a media type, in lower case and without parameters, is a text."""
     if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from mcp_bridge.downstream.openapi.bodies import Body
-from mcp_bridge.downstream.openapi.compiled_service import OperationPlan, is_text
-from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.compiled_service import OperationPlan, is_json, is_text
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of, is_credential
