@@ -1122,7 +1122,11 @@ def test_servers_are_added_and_removed(user):
     user.config.chmod(0o600)
     said = user.done("servers add git --env TOKEN=s3cret --cwd /srv -- uvx mcp-server-git -v")
     assert "s3cret" not in said
-    user.done("servers add api --url https://example.com/mcp --header 'Authorization=Bearer ${TOKEN}'")
+    said = user.done("servers add api --url https://example.com/mcp --header 'Authorization=Bearer ${TOKEN}'")
+    assert "vault://" not in said
+    said = user.done("servers add plain --url https://example.com/mcp --header X-Api-Key=s3cret --header X-Mode=fast")
+    assert ("vault://secret/NAME" in said, "The header X-Api-Key is" in said) == (True, True)
+    assert ("X-Mode" in said, "s3cret" in said) == (False, False)
     table = tomllib.loads(user.config.read_text())
     assert table["servers"]["git"] == {
         "command": "uvx", "args": ["mcp-server-git", "-v"], "env": {"TOKEN": "s3cret"}, "cwd": "/srv",

@@ -11,7 +11,7 @@ from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME, RemoteAccess
 from mcp_bridge.escaping import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import httpx2
 
@@ -31,6 +31,15 @@ _SHOWN_CHARS = 500
 
 # Values of credentials' headers that are remembered; a token is renewed every few minutes at most.
 _MAX_CREDENTIALS = 1000
+
+
+def plain_credentials(headers: Mapping[str, str]) -> list[str]:
+    """The names of an entry's headers whose values are credentials, and are written out there."""
+    return [
+        name
+        for name, value in headers.items()
+        if _CREDENTIAL_NAME.search(name) and SECRET_SCHEME not in value and "${" not in value
+    ]
 
 
 class HiddenCredentials:
