@@ -257,7 +257,10 @@ sys.exit(1)
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
     async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
         error = await failure(fleet, "faulty", "echo")
-        assert (error.code, "not ready after 0.6 s (its start_timeout)" in error.message) == ("server_start_failed", True)
+        assert (error.code, "not ready after 0.6 s (its start_timeout)" in error.message) == (
+            "server_start_failed",
+            True,
+        )
         assert "start_timeout" in error.hint
 
 

@@ -292,7 +292,10 @@ WITH_A = {"schema": {"type": "object", "properties": {"a": {}}}}
         ({"200": {"content": {"*/*": {}}}}, "Any"),
         ({"200": {"content": {"application/json": WITH_A}}}, "dict(a?: Any)"),
         ({"200": {"content": {"application/json": WITH_A, "application/pdf": {}}}}, "dict(a?: Any) | list"),
-        ({"200": {"content": {"application/json": WITH_A}}, "201": {"content": {"Text/CSV": {}}}}, "dict(a?: Any) | str"),
+        (
+            {"200": {"content": {"application/json": WITH_A}}, "201": {"content": {"Text/CSV": {}}}},
+            "dict(a?: Any) | str",
+        ),
         ({"200": {"content": {"image/png": {}}}}, "str | list | None"),
     ],
 )
@@ -370,9 +373,10 @@ def test_an_operation_at_the_documents_own_addresses_moves_with_them(base_url):
     }
     service = compiled(document(paths, servers=ROOT), base_url=base_url)
     assert list(service.operations) == ["same", "more"]
-    assert ["https://eu.example.com", "https://uploads.example.com"] == sorted(
-        notice.rpartition("(")[2].rstrip(")") for notice in service.notices
-    )
+    assert sorted(notice.rpartition("(")[2].rstrip(")") for notice in service.notices) == [
+        "https://eu.example.com",
+        "https://uploads.example.com",
+    ]
 
 
 def test_a_reference_that_never_ends_is_left_out():

@@ -266,7 +266,8 @@ def test_of_needs_for_servers_that_nothing_was_learnt_of_most_find_a_right_tool(
 
 
 @pytest.mark.parametrize(
-    "query", ["what is 17% of 3400", "12 * 7", "1,200 plus 3.5", "how much is 2^10", "8 percent of 90", "9 divided by 4"]
+    "query",
+    ["what is 17% of 3400", "12 * 7", "1,200 plus 3.5", "how much is 2^10", "8 percent of 90", "9 divided by 4"],
 )
 def test_a_calculation_finds_a_calculator(query):
     calculator = make("evaluate", "Calculate the value of a mathematical expression.", server="sums")

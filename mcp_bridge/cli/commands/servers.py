@@ -125,7 +125,7 @@ def add(
 
 def _is_empty(row: dict[str, Any]) -> bool:
     """Whether a server runs and has nothing that could be called."""
-    return row["state"] == "ready" and row["tools"] == 0
+    return bool(row["state"] == "ready" and row["tools"] == 0)
 
 
 _ADD = "mcp-bridge servers add {} -- COMMAND ARGS"

@@ -50,8 +50,8 @@ _FEW_TOOLS = 200
 # How long a search waits for servers that were never listed. They continue to start in the background.
 LISTING_WAIT = 10.0
 
-# Servers that are started ahead, or for searches, at the same time: on few processors, many would compete until each one's
-# start_timeout is over.
+# Servers that are started ahead, or for searches, at the same time: on few processors, many would compete until the
+# start_timeout of each is over.
 _STARTS_AT_ONCE = min(8, 2 * (os.cpu_count() or 1))
 
 

@@ -51,7 +51,7 @@ class LogRing:
         return self.excerpt([line[:columns] for line in text.splitlines() if line.strip()], lines)
 
     def excerpt(self, lines: list[str], last: int) -> list[str]:
-        """The first and so many of the last of this log's lines, with … between; its beginning may have been dropped."""
+        """The first and so many of the last of this log's lines, with … between; the last if the first are lost."""
         first = 0 if self._forgot else _FIRST_LINES
         if len(lines) <= first + last + (first > 0):
             return lines

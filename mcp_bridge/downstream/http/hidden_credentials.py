@@ -90,7 +90,6 @@ class HiddenCredentials:
                 text = text.replace(credential, HIDDEN)
         return text
 
-
     def shown(self, said: bytes) -> str:
         """The beginning of what a server says with a refusal, for an error: on one line, without the credentials.
 
