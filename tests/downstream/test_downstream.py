@@ -15,6 +15,7 @@ from typing import Annotated
 import anyio
 import pytest
 from downstream_calls import call_tool
+from mcp.shared.exceptions import MCPError
 from mcp_types import ImageContent, TextContent
 from pydantic import Field, TypeAdapter, ValidationError
 from servers.specs import faulty
@@ -559,6 +560,17 @@ async def test_an_error_about_the_kind_of_a_result_does_not_quote_the_answer():
     tool = SimpleNamespace(name="echo")
     error = await server_errors.call_failure(faulty(), SimpleNamespace(), tool, caught.value, limit=1)
     assert (error.code, "of-nobody" in str(error.record())) == ("bad_result", False)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [({"field": ["a"]}, {"field": ["a"]}), ("x" * 9000, '"' + "x" * 7999 + "…"), (None, None), (object(), None)],
+)
+async def test_the_data_of_a_protocol_error_is_among_its_details_and_bounded(data, told):
+    connection = SimpleNamespace(stopping=None, transport=SimpleNamespace(closed=anyio.Event()))
+    cause = MCPError(code=-32000, message="no", data=data)
+    error = await server_errors.call_failure(faulty(), connection, SimpleNamespace(name="echo"), cause, limit=1)
+    assert (error.code, error.details["rpc_code"], error.details.get("data")) == ("tool_failed", -32000, told)
 
 
 async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_that_is_logged_once():
