@@ -162,13 +162,19 @@ class _Tools:
 
     def unknown(self, name: str) -> str:
         """The error message for a name that can't be a tool's."""
-        return self._unknown(name, self._meant(name) or [])
+        try:
+            return self._unknown(name, self._meant(name) or [])
+        except UnknownToolError as exc:
+            return str(exc)
 
     def _meant(self, name: str) -> list[str] | None:
         """The tools that the host finds by the words of a name, and by its spelling; None if it is a tool's."""
         try:
             call_host(self.calls.channel, CatalogCheck(self.server, name, {}))
         except MCPError as exc:
+            if not self.rows():
+                # The host says why there are none.
+                raise UnknownToolError(str(exc)) from None
             return list(exc.details.get("nearest") or [])
         return None
 

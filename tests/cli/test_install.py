@@ -1122,7 +1122,11 @@ def test_servers_are_added_and_removed(user):
     user.config.chmod(0o600)
     said = user.done("servers add git --env TOKEN=s3cret --cwd /srv -- uvx mcp-server-git -v")
     assert "s3cret" not in said
-    user.done("servers add api --url https://example.com/mcp --header 'Authorization=Bearer ${TOKEN}'")
+    said = user.done("servers add api --url https://example.com/mcp --header 'Authorization=Bearer ${TOKEN}'")
+    assert "vault://" not in said
+    said = user.done("servers add plain --url https://example.com/mcp --header X-Api-Key=s3cret --header X-Mode=fast")
+    assert ("vault://secret/NAME" in said, "The header X-Api-Key is" in said) == (True, True)
+    assert ("The header X-Mode" in said, "s3cret" in said) == (False, False)
     table = tomllib.loads(user.config.read_text())
     assert table["servers"]["git"] == {
         "command": "uvx", "args": ["mcp-server-git", "-v"], "env": {"TOKEN": "s3cret"}, "cwd": "/srv",
@@ -1134,7 +1138,7 @@ def test_servers_are_added_and_removed(user):
     assert "has it already" in user.done("servers add git --env TOKEN=s3cret --cwd /srv -- uvx mcp-server-git -v")
     ended = user.run("servers add git -- other")
     assert (ended.exit_code, "server_exists" in ended.output) == (2, True)
-    for name in ("git", "api", "a"):
+    for name in ("git", "api", "plain", "a"):
         user.done(f"servers remove {name}")
     assert tomllib.loads(user.config.read_text()) == {"policy": {"preset": "open"}}
     assert "# mine" in user.config.read_text()

@@ -1,11 +1,15 @@
 """What isn't checked isn't called: a schema is held against all of the arguments, or the call is refused."""
 
+import json
 import threading
+from decimal import Decimal
 
 import anyio
 import anyio.lowlevel
 import pytest
 from downstream_calls import call_tool
+from hypothesis import example, given
+from hypothesis import strategies as st
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import argument_check as arguments_module
@@ -259,6 +263,42 @@ def test_the_bounds_of_what_a_list_contains_are_those_of_newer_dialects():
     assert "at most 1" in wrong(bounded, {"v": [1, 1]})
     ArgumentCheck({"$schema": DRAFT_7} | bounded).check({"v": [1, 1]})
     wrong({"$schema": DRAFT_7} | bounded, {"v": [2]})
+
+
+DIGITS = st.integers(-(10**14), 10**14)
+PLACES = st.integers(0, 12)
+
+
+@given(DIGITS, PLACES, st.integers(1, 999))
+@example(1999, 2, 1)
+@example(435, 2, 1)
+@example(29, 2, 1)
+@example(7, 2, 1)
+def test_a_multiple_is_one_of_the_numbers_as_they_are_written(digits, places, step):
+    number, divisor = (json.loads(str(Decimal(each).scaleb(-places))) for each in (digits, step))
+    check = ArgumentCheck({"properties": {"x": {"multipleOf": divisor}}})
+    if digits % step:
+        with pytest.raises(ArgumentError, match="is not a multiple of"):
+            check.check({"x": number})
+    else:
+        check.check({"x": number})
+
+
+@pytest.mark.parametrize("dialect", [DRAFT_7, "http://json-schema.org/draft-04/schema#"])
+def test_a_multiple_of_any_size_is_told_in_every_dialect(dialect):
+    for step, taken, refused in (
+        (0.01, [0, 1e300, 5e300, 10**400], [5e-324, 0.001]),
+        (5e-324, [1.7976931348623157e308, 5e-324], []),
+        (3, [3.0, 10**400 - 1], [1e300, 3.5]),
+        # What Python reads as an infinity is more than it knows: the server decides.
+        (float("inf"), [0, 7], []),
+    ):
+        check = ArgumentCheck({"$schema": dialect, "properties": {"x": {"multipleOf": step}}})
+        for value in [*taken, *(True, "text")]:
+            check.check({"x": value})
+        for value in refused:
+            with pytest.raises(ArgumentError):
+                check.check({"x": value})
 
 
 # --- all of it ---

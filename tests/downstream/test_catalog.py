@@ -363,6 +363,16 @@ def test_a_proxy_row_carries_what_a_function_is_made_from():
     assert row["doc"].endswith("repo_path: Path of the repository")
 
 
+def test_controls_and_what_turns_text_around_are_escaped_in_descriptions():
+    odd = "a\x1b[31mb\u202ec"
+    described = make("x", f"{odd}\n\tmore", schema={"properties": {"p": {"type": "string", "description": odd}}})
+    shown = [describe.line(described), describe.render(described), describe.full(described)]
+    for text in [*shown, describe.proxy_row(described)["doc"]]:
+        assert "a\\x1b[31mb\\u202ec" in text
+        assert not {"\x1b", "\u202e"} & set(text)
+    assert describe.schemas(described)["input"]["properties"]["p"]["description"] == odd
+
+
 def test_schemas_are_given_as_they_came():
     assert describe.schemas(STATUS)["input"] is STATUS.input_schema
     assert describe.schemas(make("x"))["output"] is None

@@ -15,6 +15,7 @@ from typing import Annotated
 import anyio
 import pytest
 from downstream_calls import call_tool
+from mcp.shared.exceptions import MCPError
 from mcp_types import ImageContent, TextContent
 from pydantic import Field, TypeAdapter, ValidationError
 from servers.specs import faulty
@@ -238,10 +239,29 @@ async def test_a_dead_server_says_why_and_delays_no_other():
         assert fleet.server("dead").log_tail() == ["cannot find my configuration"]
 
 
+async def test_an_error_that_a_server_prints_before_how_it_is_used_is_told():
+    script = """
+import sys
+print("Error: unknown flag: --prot", *(f"usage {number}" for number in range(100)), sep="\\n", file=sys.stderr)
+sys.exit(1)
+"""
+    spec = ServerSpec(name="cobra", command=sys.executable, args=("-c", script))
+    async with Fleet([spec], mask_output=lambda _spec, _environment, text: text) as fleet:
+        error = await failure(fleet, "cobra", "echo")
+    assert error.details["output"][:2] == ["Error: unknown flag: --prot", "usage 0"]
+    assert error.details["output"][4:6] == ["…", "usage 92"]
+    assert "unknown flag: --prot" in error.message
+    assert error.private["stderr"][0] == "Error: unknown flag: --prot"
+    assert error.private["stderr"][-1] == "usage 99"
+
+
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
     async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
         error = await failure(fleet, "faulty", "echo")
-        assert (error.code, "not ready after 0.6 s" in error.message) == ("server_start_failed", True)
+        assert (error.code, "not ready after 0.6 s (its start_timeout)" in error.message) == (
+            "server_start_failed",
+            True,
+        )
         assert "start_timeout" in error.hint
 
 
@@ -540,6 +560,17 @@ async def test_an_error_about_the_kind_of_a_result_does_not_quote_the_answer():
     tool = SimpleNamespace(name="echo")
     error = await server_errors.call_failure(faulty(), SimpleNamespace(), tool, caught.value, limit=1)
     assert (error.code, "of-nobody" in str(error.record())) == ("bad_result", False)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [({"field": ["a"]}, {"field": ["a"]}), ("x" * 9000, '"' + "x" * 7999 + "…"), (None, None), (object(), None)],
+)
+async def test_the_data_of_a_protocol_error_is_among_its_details_and_bounded(data, told):
+    connection = SimpleNamespace(stopping=None, transport=SimpleNamespace(closed=anyio.Event()))
+    cause = MCPError(code=-32000, message="no", data=data)
+    error = await server_errors.call_failure(faulty(), connection, SimpleNamespace(name="echo"), cause, limit=1)
+    assert (error.code, error.details["rpc_code"], error.details.get("data")) == ("tool_failed", -32000, told)
 
 
 async def test_an_answer_that_is_not_utf_8_is_read_with_replacement_characters_and_that_is_logged_once():

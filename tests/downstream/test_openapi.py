@@ -116,6 +116,15 @@ async def test_only_operations_that_read_are_tools_unless_others_are_named():
     assert any("5 operations that may change something are left out" in notice for notice in notices)
 
 
+async def test_a_service_without_a_tool_says_why():
+    async with petstore(operations=("nothing",)) as (fleet, _):
+        for name in ("get_pet", "x"):
+            with pytest.raises(BridgeError) as caught:
+                await fleet.server("petstore").find_tool(name)
+            assert caught.value.code == "unknown_tool"
+            assert "It has no tools: server 'petstore': no operation matches 'nothing'" in caught.value.hint
+
+
 async def test_a_query_has_a_body_and_only_reads():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     query = {
@@ -208,15 +217,35 @@ async def test_a_status_from_400_on_is_the_tools_error():
     assert len(service.paths()) == 3
 
 
+async def test_a_script_reads_the_status_and_the_body_of_a_refusal():
+    headers = {"retry-after": "7", "x-request-id": "r-1"}
+    answers = [
+        (JSONResponse({"detail": [1]}, 422, headers), {"body": {"detail": [1]}, "retry_in": 7, "request_id": "r-1"}),
+        (Response("no", 400, media_type="text/plain"), {"body": "no"}),
+        (Response("{", 400, media_type="application/json"), {"body": "{"}),
+        (Response(json.dumps(["x" * 100_000]), 400, media_type="application/json"), {"body": f'["{"x" * 7998}…'}),
+        (Response(b"\x00\x01", 409, media_type="application/octet-stream"), {}),
+        (Response(status_code=404), {}),
+        (JSONResponse({"sent": SECRET}, 403), {"body": {"sent": "[hidden]"}}),
+    ]
+    async with petstore(credentials={"key": "vault://secret/key"}) as (fleet, service):
+        for answer, told in answers:
+            service.answers = [answer]
+            details = (await failure(fleet, "get_pet", id=1)).details
+            found = {name: details[name] for name in ("body", "retry_in", "request_id") if name in details}
+            assert (details["status"], found) == (answer.status_code, told)
+
+
 async def test_a_refusal_for_the_time_being_is_waited_for_and_nothing_else_is_sent_twice(monkeypatch):
     monkeypatch.setattr(retries, "MAX_BUSY_WAIT", 30)
     async with petstore() as (fleet, service):
         service.answers = [Response(status_code=429, headers={"retry-after": "0"})]
         await value(fleet, "create_pet", name="Ada")
         assert service.paths("POST") == ["/pets", "/pets"]
-        service.answers = [Response(status_code=429, headers={"retry-after": "3600"})]
+        service.answers = [Response("slow\u202e\ndown", status_code=429, headers={"retry-after": "3600"})]
         error = await failure(fleet, "create_pet", name="Ada")
         assert (error.code, error.details["retry_in"]) == ("server_busy", 3600)
+        assert "asked again in 3600 s. It says: slow\\u202e down" in error.message
         before = len(service.paths("POST"))
         service.answers = [Response(status_code=429, headers={"retry-after": "9" * 20})]
         assert (await failure(fleet, "create_pet", name="Ada")).details["retry_in"] >= 10**9
@@ -283,10 +312,14 @@ async def test_a_connection_that_breaks_after_the_request_says_that_the_call_may
 
 
 async def test_the_operators_credentials_are_missing_or_wrong():
-    async with petstore() as (fleet, service):
-        service.answers = [JSONResponse({"detail": "no"}, 401)]
+    async with petstore(credentials={"key": "vault://secret/key"}) as (fleet, service):
+        service.answers = [JSONResponse({"detail": "wrong password", "sent": SECRET}, 401)]
         error = await failure(fleet, "get_pet", id=1)
         assert error.code == "server_unauthorized"
+        assert error.message == (
+            "server 'petstore' answered 401 Unauthorized: it wants other credentials. "
+            'It says: {"detail":"wrong password","sent":"[hidden]"}'
+        )
         service.answers = [JSONResponse({"detail": "not yours"}, 403)]
         assert "not yours" in str(await failure(fleet, "get_pet", id=1))
 

@@ -8,6 +8,8 @@ import yaml
 from openapi_calls import built, compiled, document
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.catalog.signatures import signature
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.compiled_service import Order
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
@@ -211,6 +213,60 @@ def test_a_plain_body_is_arguments_and_another_is_one():
     assert built(service, "choice").content is None
 
 
+PATCHES = [
+    *("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"),
+    "application/strategic-merge-patch+json",
+]
+
+
+def patching(kinds, schema, **more):
+    content = {kind: {"schema": schema} for kind in kinds}
+    operation = {"operationId": "x", "requestBody": {"required": True, "content": content}} | more
+    schemas = {"Patch": {"type": "object", "description": "A patch."}}
+    return compiled(document({"/x": {"patch": operation}}, components={"schemas": schemas}))
+
+
+def test_an_object_is_no_json_patch_and_another_kind_of_patch_can_be_chosen():
+    service = patching(PATCHES, {"$ref": "#/components/schemas/Patch"})
+    kinds = schema_of(service, "x")["properties"]["content_type"]["enum"]
+    assert kinds == ["application/merge-patch+json", "application/strategic-merge-patch+json"]
+    for chosen, sent in (({}, kinds[0]), ({"content_type": kinds[1]}, kinds[1])):
+        request = built(service, "x", body={"spec": {"replicas": 3}}, **chosen)
+        assert (request.headers["content-type"], request.content) == (sent, b'{"spec":{"replicas":3}}')
+
+
+def test_a_patch_that_may_be_a_list_can_be_a_json_patch():
+    service = patching(PATCHES, {})
+    kinds = schema_of(service, "x")["properties"]["content_type"]["enum"]
+    assert kinds == [*PATCHES[2:], "application/json-patch+json"]
+    operations = [{"op": "remove", "path": "/a"}]
+    request = built(service, "x", body=operations, content_type=kinds[2])
+    assert request.headers["content-type"] == "application/json-patch+json"
+
+
+def test_a_kind_of_patch_is_chosen_by_a_name_that_no_other_argument_has():
+    taken = {"name": "content_type", "in": "query", "schema": {"type": "string"}}
+    fields = {"type": "object", "properties": {"content_type_": {"type": "string"}, "": {"type": "string"}}}
+    service = patching(PATCHES[2:], fields, parameters=[taken])
+    assert list(schema_of(service, "x")["properties"]) == ["content_type", "content_type_", "", "content_type__"]
+    request = built(service, "x", content_type="a", content_type_="b", content_type__=PATCHES[3], **{"": "c"})
+    assert request.headers["content-type"] == PATCHES[3]
+    assert (request.url.partition("?")[2], request.content) == ("content_type=a", b'{"content_type_":"b","":"c"}')
+
+
+@pytest.mark.parametrize("kinds", [["application/json", *PATCHES], PATCHES[:2], ["application/json", "text/json"]])
+def test_there_is_no_choice_where_json_means_json_or_there_is_one_kind(kinds):
+    service = patching(kinds, {"type": "object", "properties": {"": {"type": "string"}}})
+    assert list(schema_of(service, "x")["properties"]) == [""]
+    sent = built(service, "x", **{"": "text/plain"}).headers["content-type"]
+    assert sent == next(kind for kind in kinds if kind.endswith("json"))
+
+
+def test_parts_of_another_multipart_than_a_form_are_not_sent_as_bytes():
+    service = patching(["multipart/related", "application/octet-stream"], {"type": "string", "format": "binary"})
+    assert built(service, "x", body="eA==").headers["content-type"] == "application/octet-stream"
+
+
 def test_what_an_answer_has_is_the_tools_result():
     answer = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}
     service = compiled(
@@ -222,6 +278,31 @@ def test_what_an_answer_has_is_the_tools_result():
     output = service.tools[0]["outputSchema"]
     assert list(output["properties"]) == ["id", "name", "mother", "age"]
     assert output["$defs"].keys() == {"Pet"}
+
+
+WITH_A = {"schema": {"type": "object", "properties": {"a": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("responses", "returns"),
+    [
+        ({}, "Any"),
+        ({"200": {"description": "x"}}, "Any"),
+        ({"200": {"content": {"application/json": {}}}}, "Any"),
+        ({"200": {"content": {"*/*": {}}}}, "Any"),
+        ({"200": {"content": {"application/json": WITH_A}}}, "dict(a?: Any)"),
+        ({"200": {"content": {"application/json": WITH_A, "application/pdf": {}}}}, "dict(a?: Any) | list"),
+        (
+            {"200": {"content": {"application/json": WITH_A}}, "201": {"content": {"Text/CSV": {}}}},
+            "dict(a?: Any) | str",
+        ),
+        ({"200": {"content": {"image/png": {}}}}, "str | list | None"),
+    ],
+)
+def test_what_an_operation_returns_is_what_its_answers_become(responses, returns):
+    service = compiled(document({"/a": {"get": {"operationId": "a", "responses": responses}}}))
+    (tool,) = listing_from_wire("petstore", "petstore", service.tools).tools
+    assert signature(tool).returns == returns
 
 
 def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
@@ -259,6 +340,8 @@ def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
         ("/a", {"parameters": [{"name": "x", "in": "querystring"}]}, "the whole query"),
         ("/a", {"parameters": [{"name": "Connection", "in": "header", "required": True}]}, "only the configuration"),
         ("/a", {"requestBody": {"content": {"x": {}}}}, "no valid media type"),
+        ("/a", {"requestBody": {"content": {"multipart/related": {}}}}, "a request body of multipart/related"),
+        ("/a", {"requestBody": {"content": {"Multipart/*": {}}}}, "a request body of Multipart/*"),
         ("/a", {"servers": [{"url": "https://evil.example.com"}]}, "at another address (https://evil.example.com)"),
     ],
 )
@@ -273,6 +356,27 @@ def test_an_operation_that_cant_be_sent_as_described_is_left_out_with_the_reason
         return
     assert list(service.operations) == ["good"]
     assert said in " ".join(service.notices)
+
+
+REGION = {"region": {"default": "eu"}}
+ROOT = [{"url": "https://api.example.com/v1"}, {"url": "https://{region}.example.com", "variables": REGION}]
+
+
+@pytest.mark.parametrize("base_url", [None, "https://proxy.example.com/api"])
+def test_an_operation_at_the_documents_own_addresses_moves_with_them(base_url):
+    elsewhere = [{"url": "https://uploads.example.com"}]
+    paths = {
+        "/same": {"servers": ROOT, "get": {"operationId": "same"}},
+        "/more": {"get": {"operationId": "more", "servers": [*elsewhere, *reversed(ROOT)]}},
+        "/uploads": {"get": {"operationId": "uploads", "servers": elsewhere}},
+        "/region": {"get": {"operationId": "region", "servers": ROOT[1:]}},
+    }
+    service = compiled(document(paths, servers=ROOT), base_url=base_url)
+    assert list(service.operations) == ["same", "more"]
+    assert sorted(notice.rpartition("(")[2].rstrip(")") for notice in service.notices) == [
+        "https://eu.example.com",
+        "https://uploads.example.com",
+    ]
 
 
 def test_a_reference_that_never_ends_is_left_out():

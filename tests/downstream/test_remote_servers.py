@@ -526,6 +526,23 @@ async def test_a_server_that_wants_other_credentials_is_an_error_that_shows_none
     assert "the-secret" not in caplog.text
 
 
+@pytest.mark.parametrize("status", [403, 422, 500])
+async def test_what_a_server_says_with_a_refusal_is_told_on_a_line_without_credentials(status):
+    token, path, key = "sec-9fK2vLq8XwZ4mR7bT1yN", "a-part-that-nobody-may-know", "a-key-that-is-long-enough"
+
+    async def refuses(_request, message, _number):
+        said = f"Bearer {token}:\nnot for\u202e /{path} and {key}" + "." * 2000
+        return Response(said, status_code=status) if message["method"] == "tools/call" else None
+
+    server = ScriptedServer(refuses)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with serving(server.app) as port, Fleet([remote(port, f"/{path}?key={key}", headers=headers)]) as fleet:
+        error = await failure(fleet)
+    assert f" {status} " in error.message
+    assert "It says: Bearer [hidden]: not for\\u202e /[hidden] and [hidden]..." in error.message
+    assert len(error.message) < 1000
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "part"),
     [

@@ -265,6 +265,20 @@ def test_of_needs_for_servers_that_nothing_was_learnt_of_most_find_a_right_tool(
     assert not {kind: (good, of) for kind, (good, of) in counted.items() if good / of < UNTAUGHT[kind]}
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["what is 17% of 3400", "12 * 7", "1,200 plus 3.5", "how much is 2^10", "8 percent of 90", "9 divided by 4"],
+)
+def test_a_calculation_finds_a_calculator(query):
+    calculator = make("evaluate", "Calculate the value of a mathematical expression.", server="sums")
+    assert SearchIndex([*TOOLS, calculator]).search(query)[0].tool.name == "evaluate"
+
+
+@pytest.mark.parametrize("query", ["on 3/4/2024", "call +1 555 2", "page 3 of 7", "2024-01-02", "version 1.2"])
+def test_other_numbers_are_no_calculation(query):
+    assert "calculate" not in query_words(query)
+
+
 def test_light_verbs_and_addresses_do_not_hide_what_is_meant():
     git = SearchIndex(tool for tool in real_tools() if tool.server == "git")
     for query in ("make a commit", "create a commit"):

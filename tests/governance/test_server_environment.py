@@ -190,7 +190,7 @@ async def test_what_a_server_prints_while_it_does_not_start_is_in_the_error():
         script("import sys, time; print('waiting for the proxy', file=sys.stderr, flush=True); time.sleep(99)",
                start_timeout=1.5)
     )  # fmt: skip
-    assert "it was not ready after 1.5 s. It printed:\n  waiting for the proxy\n" in slow.message
+    assert "it was not ready after 1.5 s (its start_timeout). It printed:\n  waiting for the proxy\n" in slow.message
     there = await failure(script("print('on standard output'); raise SystemExit(4)"))
     assert printed(there) == ["(stdout) on standard output"]
 

@@ -11,6 +11,8 @@ from echoing_server import STRING, echoing, tool
 from execution_fixtures import lines, printed
 from servers.specs import faulty
 
+from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
+
 # --- real servers ---
 
 
@@ -355,6 +357,37 @@ told(imported("from mcp.servers import faulty; faulty['ehco']"))
     assert "signature" in out[15]
     assert kinds[16][1] == "bad_params"
     assert [kind[1] for kind in kinds[17:19]] == ["bad_request", "bad_request"]
+
+
+async def test_a_wrong_name_is_answered_with_each_right_one_once_and_where_there_is_none_with_the_reason(
+    bilingual, tmp_path
+):
+    document = tmp_path / "document.json"
+    paths = {"/pets": {"post": {"operationId": "make_pet"}}}
+    document.write_text(json.dumps({"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": paths}))
+    service = ServerSpec(
+        name="petstore", type="openapi", url="http://127.0.0.1:9", openapi=OpenApiDocument(location=str(document))
+    )
+    code = {
+        "python": """
+from mcp.servers import odd, petstore
+for server in (odd, petstore):
+    try:
+        server.get_cases
+    except AttributeError as exc:
+        print(exc)
+""",
+        "javascript": """
+import { odd, petstore } from 'mcp/servers';
+for (const server of [odd, petstore]) {
+  await server.get_cases().catch((error) => console.log(error.message));
+}
+""",
+    }
+    tools = [tool("get-case"), tool("remove-everything")]
+    first, second = lines(await bilingual.run(code, echoing(*tools), service))
+    assert first.endswith("nearest: get_case")
+    assert "'petstore' has no tool 'get_cases'. It has no tools: server 'petstore': 1 operations that may" in second
 
 
 async def test_a_script_without_servers_is_told_so(sandboxes):

@@ -51,7 +51,7 @@ def list_(
             (
                 row["name"],
                 row["alias"],
-                row["error"] or row["state"],
+                row["error"] or ("ready, without tools" if _is_empty(row) else row["state"]),
                 "" if row["tools"] is None else str(row["tools"]),
                 row["source"],
             )
@@ -121,6 +121,11 @@ def add(
         return own_servers.add(configuration_loading.load(named, folder=False), named, name, table)
 
     finish(done)
+
+
+def _is_empty(row: dict[str, Any]) -> bool:
+    """Whether a server runs and has nothing that could be called."""
+    return bool(row["state"] == "ready" and row["tools"] == 0)
 
 
 _ADD = "mcp-bridge servers add {} -- COMMAND ARGS"

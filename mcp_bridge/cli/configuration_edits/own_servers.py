@@ -24,6 +24,7 @@ from mcp_bridge.downstream.configuration.client_file_reading import all_settings
 from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import program_of
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.http.hidden_credentials import plain_credentials
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
         status = _written(loaded, file)
     if spec.openapi is not None and not spec.openapi.is_remote and not Path(spec.openapi.location).exists():
         terminal_output.echo(escaping.escape_line(f"There is no {spec.openapi.location} yet."))
+    for header in plain_credentials(spec.headers):
+        terminal_output.echo(
+            escaping.escape_line(
+                f"The header {header} is in the file as it is. To keep it apart, put it into the environment and write "
+                "${NAME}, or keep it with `mcp-bridge secret set NAME` and write vault://secret/NAME."
+            )
+        )
     return status
 
 

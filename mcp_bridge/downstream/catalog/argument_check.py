@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import math
 import re
 import threading
 from functools import cache, lru_cache
@@ -30,6 +31,7 @@ from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from fractions import Fraction
 
     from jsonschema.protocols import Validator
 
@@ -350,6 +352,8 @@ def _bounded(kind: Any) -> Any:
             ours[name] = _unevaluated(kind.VALIDATORS[name])
     if "uniqueItems" in kind.VALIDATORS:
         ours["uniqueItems"] = _unique
+    # The second is what draft 3 calls it.
+    ours |= dict.fromkeys({"multipleOf", "divisibleBy"} & kind.VALIDATORS.keys(), _multiple_of)
     return extend(kind, {name: _counted(keyword) for name, keyword in (kind.VALIDATORS | ours).items()})
 
 
@@ -516,6 +520,28 @@ def _unique(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator
                 yield ValidationError("has non-unique elements")
                 return
             seen.add(text)
+
+
+def _multiple_of(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    """The keyword `multipleOf` of the numbers as JSON writes them: in binary, 19.99 is no multiple of 0.01."""
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
+
+    if not validator.is_type(instance, "number"):
+        return
+    step, number = _exact(value), _exact(instance)
+    if step is None or number is None:
+        note_unknown()
+    elif number % step:
+        yield ValidationError(f"{instance!r} is not a multiple of {value!r}")
+
+
+def _exact(number: float) -> Fraction | None:
+    """A number as its digits say; None for an infinity, as Python reads 1e999."""
+    from fractions import Fraction  # noqa: PLC0415
+
+    if isinstance(number, int):
+        return Fraction(number)
+    return Fraction(repr(number)) if math.isfinite(number) else None
 
 
 def _comparable(value: Any) -> Any:

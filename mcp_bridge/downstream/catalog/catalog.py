@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,8 +50,9 @@ _FEW_TOOLS = 200
 # How long a search waits for servers that were never listed. They continue to start in the background.
 LISTING_WAIT = 10.0
 
-# Servers that searches start at the same time.
-_STARTS_AT_ONCE = 8
+# Servers that are started ahead, or for searches, at the same time: on few processors, many would compete until the
+# start_timeout of each is over.
+_STARTS_AT_ONCE = min(8, 2 * (os.cpu_count() or 1))
 
 
 @dataclass(frozen=True, slots=True)

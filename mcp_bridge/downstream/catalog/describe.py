@@ -17,6 +17,7 @@ from mcp_bridge.downstream.catalog.schema_types import (
     object_shape,
 )
 from mcp_bridge.downstream.catalog.signatures import Param, documentation, one_line, result_schema, signature
+from mcp_bridge.escaping import escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,7 +195,7 @@ def full(tool: ToolInfo) -> str:
 
 
 def _hanging(indent: str, name: str, text: str) -> str:
-    return f"{indent}{name}: {textwrap.indent(text.strip(), f'{indent}  ').strip()}"
+    return f"{indent}{name}: {textwrap.indent(escape_controls(text.strip()), f'{indent}  ').strip()}"
 
 
 def _left_out(names: Sequence[str]) -> str:

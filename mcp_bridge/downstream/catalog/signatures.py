@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_bridge.downstream.catalog.aliases import assign
 from mcp_bridge.downstream.catalog.schema_types import BRIEF, TypeRenderer, object_shape, resolve
 from mcp_bridge.downstream.catalog.tool_results import is_wrapped
+from mcp_bridge.escaping import escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ def signature(tool: ToolInfo, bounds: Sequence[Bounds] = BRIEF) -> Signature:
         annotation = renderer.render(shape.others)
         params.append(Param(rest, "", annotation, False, None, False, "", "var_keyword", renderer.is_cut))  # noqa: FBT003
     returns, is_cut = _returns(tool, bounds)
-    doc = tool.description.strip() or (tool.title or "")
+    doc = escape_controls(tool.description.strip() or (tool.title or ""))
     return Signature(params, returns, doc, len(shape.properties) - len(names), is_cut, shape.beginnings)
 
 
@@ -156,9 +157,9 @@ def _returns(tool: ToolInfo, bounds: Sequence[Bounds]) -> tuple[str, bool]:
 
 
 def one_line(text: Any, limit: int) -> str:
-    """A text without line breaks, cut to so many characters; empty if it is none."""
+    """A text without line breaks, cut to so many characters, controls escaped; empty if it is none."""
     if not isinstance(text, str):
         return ""
     # Cut before white space is folded: the text may contain megabytes of it.
-    flat = _SPACE.sub(" ", text[: 4 * limit]).strip()
+    flat = escape_controls(_SPACE.sub(" ", text[: 4 * limit]).strip())
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"

@@ -12,6 +12,11 @@ LOG_BYTES = 64 * 1024
 """How much of a server's stderr (and of what isn't a message on its stdout) is kept."""
 
 
+_FIRST_LINES = 4
+"""How many of the first lines are shown beside the last ones: many programs print an error first, and then how they are
+used."""
+
+
 class LogRing:
     """The last bytes of a log."""
 
@@ -41,6 +46,13 @@ class LogRing:
         return text.partition("\n")[2] if self._forgot else text
 
     def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
-        """The last lines, each cut to `columns` characters."""
+        """The first lines that are kept and the last ones, each cut to `columns` characters."""
         text = b"".join(self._chunks).decode("utf-8", "replace")
-        return [line[:columns] for line in text.splitlines() if line.strip()][-lines:]
+        return self.excerpt([line[:columns] for line in text.splitlines() if line.strip()], lines)
+
+    def excerpt(self, lines: list[str], last: int) -> list[str]:
+        """The first and so many of the last of this log's lines, with … between; the last if the first are lost."""
+        first = 0 if self._forgot else _FIRST_LINES
+        if len(lines) <= first + last + (first > 0):
+            return lines
+        return [*lines[:first], *(["…"] if first else []), *lines[-last:]]

@@ -65,6 +65,10 @@ class ListedTool:
             message = value if isinstance(value, str) else "the tool reported an error without a text"
             raw_result = converted["raw"]
             details = {name: raw_result[name] for name in ("content", "structuredContent") if name in raw_result}
+            if self._server.spec.openapi is not None:
+                from mcp_bridge.downstream.openapi.responses import error_details  # noqa: PLC0415  (as above)
+
+                details |= error_details(result)
             raise BridgeError("tool_error", message, raw=raw_result, **details)
         return ToolResult(converted["value"], converted["raw"] if raw else {})
 

@@ -1,12 +1,13 @@
 """Errors about a server: codes, messages and hints for its user.
 
 The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
-and the path of its configuration reveals the host. If a server fails to start, or dies, the error quotes the last lines
-of its output, provided that a function is given that masks its secrets (`MaskOutput`).
+and the path of its configuration reveals the host. If a server fails to start, or dies, the error quotes the first
+and last lines of its output, provided that a function is given that masks its secrets (`MaskOutput`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +44,15 @@ _RESOURCE_NOT_FOUND = -32002
 # Maximum characters of a decoder's message in an error.
 _REASON = 200
 
+# Maximum characters of the data of a JSON-RPC error in an error's details, as JSON.
+_DATA_CHARS = 8_000
+
 # A listing of so many pages before a server was ready is what it wasn't ready for.
 _MANY_PAGES = 10
 
 _OUTPUT_LINES = 8
 _OUTPUT_COLUMNS = 240
-"""How much of a server's output the error of a failed start, or of a death, quotes."""
+"""How much of the end of a server's output the error of a failed start, or of a death, quotes, beside its beginning."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Terminal escape sequences and other control characters."""
@@ -253,7 +257,7 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
     if not connection.settled.is_set():
         why, hint = _not_ready(spec, launched)
     elif remote is not None:
-        why = f"it {remote.reason}."
+        why = f"it {remote.reason}.{_saying(remote)}"
     elif large := _too_large(failure, connection):
         why = f"its listing is too large: {large}."
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
@@ -269,11 +273,20 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
 
 
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
-    message = f"server {spec.name!r} {failure.reason}: it wants other credentials. Nothing was called."
+    message = f"server {spec.name!r} {failure.reason}: it wants other credentials."
+    if spec.openapi is None:
+        # Of a service, this may be an operation's own answer, such as that of a login.
+        message += " Nothing was called."
+    message += _saying(failure)
     extras: dict[str, Any] = {"tool": tool.name} if tool else {}
     where = "credentials, by the names of the document's security schemes," if spec.openapi else "headers"
     hint = f"The operator puts the credentials into the server's {where} in the configuration."
     return error(spec, "server_unauthorized", message, hint=hint, status=failure.status, **extras)
+
+
+def _saying(failure: RemoteFailure) -> str:
+    """What a remote server says of a failure, as a sentence after others; empty if it says nothing."""
+    return f" It says: {failure.said}" if failure.said else ""
 
 
 def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo) -> BridgeError:
@@ -286,18 +299,23 @@ def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInf
         return NotSentError("server_unavailable", message, server=spec.name, tool=tool.name, reason="unreachable")
     if failure.kind == "busy":
         message = f"{what} was not called: the server {failure.reason}, as it takes no more requests for now."
-        wait: dict[str, Any] = {} if failure.retry_after is None else {"retry_in": failure.retry_after}
+        wait: dict[str, Any] = {}
+        if failure.retry_after is not None:
+            wait = {"retry_in": failure.retry_after}
+            message += f" It wants to be asked again in {failure.retry_after:.0f} s."
+        message += _saying(failure)
         return error(spec, "server_busy", message, tool=tool.name, **wait)
     if failure.kind == "redirected":
         message = f"{what} was not called: the server {failure.reason}."
         return error(spec, "server_unavailable", message, tool=tool.name, reason="redirected")
     if failure.kind == "lost":
-        message = f"{what}: the server {failure.reason}. The call may have happened."
+        message = f"{what}: the server {failure.reason}. The call may have happened.{_saying(failure)}"
         return error(spec, "connection_lost", message, tool=tool.name)
     if failure.kind == "bad_answer":
         message = f"{what}: the server {failure.reason}. The call may have happened."
         return error(spec, "bad_result", message, tool=tool.name)
-    return error(spec, "tool_failed", f"{what}: the server {failure.reason}.", tool=tool.name, status=failure.status)
+    message = f"{what}: the server {failure.reason}.{_saying(failure)}"
+    return error(spec, "tool_failed", message, tool=tool.name, status=failure.status)
 
 
 def first_line(message: str) -> str:
@@ -310,13 +328,13 @@ def _with_output(message: str, output: list[str]) -> str:
 
 
 def _masked_output(spec: ServerSpec, connection: ServerConnection, mask_output: MaskOutput | None) -> list[str]:
-    """The last lines of a process's output, masked; empty if there is no function to mask them."""
+    """The first and the last lines of a process's output, masked; empty if there is no function to mask them."""
     if mask_output is None:
         return []
     # Mask all output before cutting it: a secret that was cut in two can't be recognised.
     text = mask_output(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
-    return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
+    return connection.transport.log.excerpt([line[:_OUTPUT_COLUMNS] for line in lines], _OUTPUT_LINES)
 
 
 _RUNNERS = frozenset({"npx", "npm", "pnpm", "bunx", "uvx", "uv", "pipx"})
@@ -343,7 +361,7 @@ def _not_ready(spec: ServerSpec, launched: Sequence[ServerConnection]) -> tuple[
     if pages >= _MANY_PAGES:
         why = f"its list of tools had {pages} pages after {spec.start_timeout:g} s, and no end."
         return why, f"If the list has an end, a longer start_timeout in its configuration helps; {_SHOW_MORE}."
-    return f"it was not ready after {spec.start_timeout:g} s.", _slow_hint(spec)
+    return f"it was not ready after {spec.start_timeout:g} s (its start_timeout).", _slow_hint(spec)
 
 
 def _slow_hint(spec: ServerSpec) -> str:
@@ -475,12 +493,24 @@ async def call_failure(
             hint = _resources_hint(connection, tool)
         # The hint is a sentence after the server's words.
         said = f"{cause.message.rstrip('.')}." if hint else cause.message
-        return error(spec, code, f"{what}: {said}", hint=hint, tool=tool.name, rpc_code=cause.code)
+        data = _data(cause.data)
+        return error(spec, code, f"{what}: {said}", hint=hint, tool=tool.name, rpc_code=cause.code, **data)
     if isinstance(cause, ValidationError):
         message = f"{what} answered something that is not a tool result. The call may have happened."
         return error(spec, "bad_result", message, tool=tool.name, reason=_invalid_part(cause))
     code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
+
+
+def _data(data: object) -> dict[str, Any]:
+    """What a server says beside an error's message, for details; cut, as the beginning of its JSON, if it is long."""
+    try:
+        text = json.dumps(data, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    if data is None:
+        return {}
+    return {"data": data if len(text) <= _DATA_CHARS else f"{text[:_DATA_CHARS]}…"}
 
 
 def _resources_hint(connection: ServerConnection, tool: ResourceTool) -> str | None:

@@ -54,6 +54,9 @@ LIVENESS_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 # older than this.
 RELIST_AFTER = 5.0
 
+# How many characters of what was left out of a listing the error for an unknown tool shows.
+_SHOWN_NOTICES = 1000
+
 # The pause after a listing, as a multiple of its duration, and its maximum: a server may announce changes of its tools
 # without end. With a server that lists quickly the pause isn't noticeable.
 RELIST_PAUSE = 5.0
@@ -174,7 +177,7 @@ class SupervisedServer:
         return "failed" if self._failures else "idle"
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines that its latest process wrote to stderr."""
+        """The first and the last lines that are kept of what its latest process wrote to stderr."""
         return self._latest.transport.log.tail(lines) if self._latest else []
 
     # Starting.
@@ -370,8 +373,12 @@ class SupervisedServer:
         return tool
 
     def _unknown(self, name: str, options: Iterable[str]) -> BridgeError:
-        close = nearest(name, options)
+        # A tool whose alias is near is named once.
+        near = nearest(name, options)
+        close = list(dict.fromkeys(self._by_alias[one].name if one in self._by_alias else one for one in near))
         hint = did_you_mean(close, list(self._by_name))
+        if not self._by_name and self._listing is not None and self._listing.notices:
+            hint = f"It has no tools: {'; '.join(self._listing.notices)[:_SHOWN_NOTICES]}."
         message = f"server {self.spec.name!r} has no tool {name!r}."
         return server_errors.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 

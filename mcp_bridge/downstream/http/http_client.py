@@ -2,7 +2,8 @@
 
 Whether a request may have reached the server is known from the connection itself (`Attempt.sent`), since a tool call
 that may have had an effect is never sent twice. No text here repeats what the server, a proxy or the library says: that
-may contain an address's query or a header.
+may contain an address's query or a header. What a server says (`RemoteFailure.said`) is added where its credentials are
+hidden.
 
 Loads the MCP SDK's HTTP library: import this module only where a server is connected to.
 """
@@ -83,6 +84,7 @@ class RemoteFailure:
         status: The HTTP status, or None.
         retry_after: Seconds after which the server wants to be asked again, or None.
         lasting: Whether trying again at once is useless.
+        said: The beginning of what the server says of it, on one line and without credentials; or empty.
     """
 
     kind: FailureKind
@@ -90,6 +92,7 @@ class RemoteFailure:
     status: int | None = None
     retry_after: float | None = None
     lasting: bool = False
+    said: str = ""
 
     @property
     def may_have_happened(self) -> bool:

@@ -10,8 +10,8 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan
-from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan, is_json
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.schemas import FormShape
@@ -63,6 +63,15 @@ def _body_kind(media: str) -> BodyKind:
 _KINDS: tuple[BodyKind, ...] = ("json", "form", "multipart", "text", "binary")
 """Kinds of bodies, the preferred first."""
 
+_JSON_PATCH = "application/json-patch+json"
+"""A list of operations (RFC 6902), whatever schema a document gives it beside other kinds of patches."""
+
+
+def _preference(media: str) -> tuple[int, bool, bool]:
+    """A key that sorts media types, the preferred first."""
+    kind = media.lower()
+    return _KINDS.index(_body_kind(media)), kind != "application/json", kind == _JSON_PATCH
+
 
 class Body:
     """The body of an operation, which adds its arguments to those of the parameters."""
@@ -87,16 +96,45 @@ class Body:
         usable = [str(media) for media in content if MEDIA_TYPE.fullmatch(str(media))]
         if not usable:
             raise DocumentError("has a request body of no valid media type")
-        usable.sort(key=lambda each: (_KINDS.index(_body_kind(each)), each != "application/json"))
+        usable.sort(key=_preference)
         problem: DocumentError | None = None
         # What is no object can't be a form: that is one of any fields only where there is nothing else.
         for is_any_form, media in itertools.product((False, True), usable):
             entry = content[media] if isinstance(content[media], dict) else {}
             try:
-                return self._sent_as(media, entry, is_required=bool(described.required), is_any_form=is_any_form)
+                plan = self._sent_as(media, entry, is_required=bool(described.required), is_any_form=is_any_form)
+                return self._with_choice(plan, [media, *(each for each in usable if each != media)], content)
             except DocumentError as error:
                 problem = problem or error
         raise problem or DocumentError("has a request body that can't be sent")
+
+    def _with_choice(self, plan: BodyPlan, usable: list[str], content: Json) -> BodyPlan:
+        """The body with an argument for its media type, where that says what JSON means: a kind of patch, for example.
+
+        Args:
+            plan: The body.
+            usable: The media types, the chosen one first.
+            content: What the document says of each.
+        """
+        chosen, *others = usable
+        if plan.kind != "json" or "*" in chosen or chosen.lower() == "application/json":
+            return plan
+        names = [chosen]
+        for media in others:
+            if _body_kind(media) != "json" or "*" in media or content[media] != content[chosen]:
+                continue
+            if media.lower() != _JSON_PATCH or self._may_be_array(content[media]):
+                names.append(media)
+        if len(names) == 1:
+            return plan
+        argument = self._free("content_type")
+        self._properties[argument] = {"type": "string", "enum": names, "default": chosen}
+        return replace(plan, media_type_argument=argument)
+
+    def _may_be_array(self, entry: Any) -> bool:
+        schema = entry.get("schema", {}) if isinstance(entry, dict) else {}
+        found = self._any_of([Node(schema, self._node.uri)], _LookedAt())
+        return any(each.get("type", "array") == "array" for each in found)
 
     def _sent_as(self, media: str, entry: Json, *, is_required: bool, is_any_form: bool) -> BodyPlan:
         """The body as one media type. Nothing is added to the arguments if it can't be sent so.
@@ -112,6 +150,8 @@ class Body:
         """
         kind = _body_kind(media)
         node = Node(entry.get("schema", {}), self._node.uri)
+        if media.lower().startswith("multipart/") and kind != "multipart":
+            raise DocumentError(f"has a request body of {media[:60]}, which isn't supported")
         if "*" in media:
             media = "application/octet-stream"
         if kind in {"text", "binary"}:
@@ -136,7 +176,7 @@ class Body:
 
     def _free(self, name: str) -> str:
         while name in self._properties:
-            name += "_in_body" if name != "body" else "_"
+            name += "_"
         return name
 
     def _fields(self, media: str, kind: BodyKind, shape: ObjectShape, entry: Json, *, is_required: bool) -> BodyPlan:

@@ -76,6 +76,7 @@ class BodyPlan:
         properties: The names of these arguments.
         fields: How the properties of a form are sent, by their names.
         other_fields: How those are sent that aren't there.
+        media_type_argument: The argument that names another content type, if there is a choice.
     """
 
     media_type: str
@@ -85,6 +86,7 @@ class BodyPlan:
     properties: tuple[str, ...] = ()
     fields: dict[str, FieldPlan] = field(default_factory=dict)
     other_fields: FieldPlan = FieldPlan(is_array=True)
+    media_type_argument: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +182,24 @@ class Outcome:
     service: Service | None = None
     missing: tuple[str, ...] = ()
     problem: str | None = None
+
+
+def is_json(media: str) -> bool:
+    """Whether a media type is JSON's."""
+    kind = media.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def is_text(kind: str) -> bool:
+    """Whether an answer of a media type, in lower case and without parameters, is a text."""
+    if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):
+        return True
+    return kind in {
+        "application/json",
+        "application/xml",
+        "application/yaml",
+        "application/javascript",
+        "application/x-ndjson",
+        "application/jsonl",
+        "application/x-www-form-urlencoded",
+    }

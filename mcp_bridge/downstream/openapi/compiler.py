@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from pydantic import TypeAdapter
@@ -125,7 +125,7 @@ def _service(order: Order, main: Any, version: str, references: References) -> S
     base = order.base_url or (servers[0] if servers else None)
     notices: list[str] = []
     selection = Selection(order.operations)
-    chosen = _chosen(root, document, selection, base, order.main, notices)
+    chosen = _chosen(root, document, selection, _Addresses(base, servers, order.main), notices)
     notices += [f"server {order.server!r}: {each}" for each in selection.notices()]
     tools = _compiled(document, chosen, order.server, notices)
     return Service(
@@ -136,6 +136,14 @@ def _service(order: Order, main: Any, version: str, references: References) -> S
         operations={each.tool["name"]: each.plan for each in tools},
         notices=tuple(notices),
     )
+
+
+class _Addresses(NamedTuple):
+    """Where a service is: the address that it is called at, those that its document names, and the document's own."""
+
+    base: str | None
+    servers: list[str]
+    document: str
 
 
 class _Chosen:
@@ -157,7 +165,7 @@ class _Chosen:
 
 
 def _chosen(
-    root: Node, document: Document, selection: Selection, base: str | None, uri: str, notices: list[str]
+    root: Node, document: Document, selection: Selection, addresses: _Addresses, notices: list[str]
 ) -> list[_Chosen]:
     """The operations that become tools, named."""
     names = Names()
@@ -176,7 +184,7 @@ def _chosen(
                 problems.append(f"{method.upper()} {path}: another operation has the operationId {operation_id!r}")
             elif operation_id is not None:
                 seen.add(operation_id)
-            elsewhere = _elsewhere(operation, item, document, base, uri)
+            elsewhere = _elsewhere(operation, item, document, addresses)
             if elsewhere:
                 problems.append(f"{method.upper()} {path} is left out: it is at another address ({elsewhere})")
                 continue
@@ -219,15 +227,19 @@ def _path_item(node: Node, document: Document) -> Node:
     return target
 
 
-def _elsewhere(operation: Node, item: Node, document: Document, base: str | None, uri: str) -> str | None:
+def _elsewhere(operation: Node, item: Node, document: Document, addresses: _Addresses) -> str | None:
     """The address of an operation that isn't the service's, or None."""
-    own = operation.value.get("servers", item.value.get("servers"))
+    own, base = operation.value.get("servers", item.value.get("servers")), addresses.base
     if not own or base is None:
         return None
     try:
-        servers = [urljoin(base, each) for each in _servers(own, document, uri)]
+        named = _servers(own, document, addresses.document)
+        servers = [urljoin(base, each) for each in named]
     except (DocumentError, ValueError):
         return "an invalid one"
+    if addresses.servers and set(addresses.servers) <= set(named):
+        # It repeats what the document says of all operations: where they are called, the configuration says.
+        return None
     if any(each.rstrip("/") == base.rstrip("/") for each in servers):
         return None
     parts = urlsplit(servers[0])

@@ -55,6 +55,7 @@ from mcp_bridge.downstream.openapi.responses import (
     to_result,
     visible_headers,
 )
+from mcp_bridge.downstream.transports.http_transport import start_of_body
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
@@ -276,7 +277,8 @@ class OpenApiConnection(ServerConnection):
             ) as response:
                 status = response.status_code
                 if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:
-                    raise RequestFailedError(refusal(response, "", in_session=False))
+                    said = self._hidden.shown(await start_of_body(response))
+                    raise RequestFailedError(replace(refusal(response, "", in_session=False), said=said))
                 return await self._received(response, request.method)
         except RequestFailedError as error:
             failure = error.failure

@@ -63,9 +63,3 @@ class Document(NamedTuple):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise DocumentError(f"has an invalid {kind}: {where}: {first['msg']}"[:300]) from None
-
-
-def is_json(media: str) -> bool:
-    """Whether a media type is JSON's."""
-    kind = media.partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")

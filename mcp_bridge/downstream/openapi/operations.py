@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from mcp_bridge.downstream.openapi.bodies import Body
-from mcp_bridge.downstream.openapi.compiled_service import OperationPlan
-from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.compiled_service import OperationPlan, is_json, is_text
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of, is_credential
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from mcp_bridge.downstream.openapi.document_parts import Document, Json
 
 _MAX_DESCRIPTION = 1500
@@ -165,7 +167,7 @@ _ANY = "application/json, */*;q=0.5"
 
 
 def _output(document: Document, operation: Node, limit: int) -> tuple[Json | None, str]:
-    """The schema of the answers in JSON, or None, and the header `Accept`."""
+    """The schema of the answers, or None if they are texts and files, and the header `Accept`."""
     responses = operation.value.get("responses")
     schemas = SchemaSet(document.schemas, "response", limit)
     found: list[Any] = []
@@ -178,10 +180,22 @@ def _output(document: Document, operation: Node, limit: int) -> tuple[Json | Non
                     found.append(schema)
     json_first = sorted(accepted, key=lambda media: not is_json(media))[:10]
     accept = ", ".join([*json_first, "*/*;q=0.5"]) if json_first else _ANY
+    if accepted and not any(is_json(media) or "*" in media for media in accepted):
+        return None, accept
+    if found:
+        found += [schema for schema in _other_results(accepted) if schema not in found]
     output: Any = found[0] if len(found) == 1 else {"anyOf": found}
     if not found or limit <= 0 or not isinstance(output, dict) or not output:
-        return None, accept
+        # It may be anything, JSON included: without a schema, a tool is taken for one that returns texts and files.
+        return {}, accept
     return _finished(output, schemas), accept
+
+
+def _other_results(accepted: Iterable[str]) -> Iterator[Json]:
+    """The schemas of what comes of answers that aren't JSON: a text, or a list with a file."""
+    for media in accepted:
+        if not is_json(media):
+            yield {"type": "string"} if is_text(media.partition(";")[0].strip().lower()) else {"type": "array"}
 
 
 def _answers(document: Document, schemas: SchemaSet, node: Node) -> list[tuple[str, Any]]:

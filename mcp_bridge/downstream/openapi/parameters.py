@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
-from mcp_bridge.downstream.openapi.compiled_service import ParameterPlan
-from mcp_bridge.downstream.openapi.document_parts import is_json
+from mcp_bridge.downstream.openapi.compiled_service import ParameterPlan, is_json
 from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 

@@ -465,7 +465,8 @@ def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, s
             return None, plan.media_type
     match plan.kind:
         case "json":
-            return _json(value).encode(), plan.media_type
+            chosen = plan.media_type if (name := plan.media_type_argument) is None else arguments.get(name)
+            return _json(value).encode(), chosen or plan.media_type
         case "form":
             return _form(plan, value).encode(), plan.media_type
         case "multipart":

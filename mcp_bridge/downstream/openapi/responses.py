@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from encodings import normalize_encoding
 from encodings.aliases import aliases
@@ -32,6 +33,8 @@ from mcp_types import (
 
 from mcp_bridge import large_json
 from mcp_bridge.downstream.http.http_client import GATEWAY_STATUSES
+from mcp_bridge.downstream.http.retry_times import retry_after
+from mcp_bridge.downstream.openapi.compiled_service import is_json, is_text
 from mcp_bridge.downstream.openapi.selection import READING
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.offload import is_deep
@@ -134,16 +137,42 @@ def to_result(method: str, response: Response) -> CallToolResult:
     """
     meta = {META_KEY: {"status": response.status, "headers": response.headers}}
     if response.status >= HTTPStatus.BAD_REQUEST:
+        if (body := _shown_body(response)) is not None:
+            meta[META_KEY]["body"] = body
         return CallToolResult(content=[_text(said(response))], is_error=True, _meta=meta)
     if method == "HEAD" or response.status >= HTTPStatus.MULTIPLE_CHOICES:
         return CallToolResult(content=[], structured_content=meta[META_KEY], _meta=meta)
     if not response.body:
         return CallToolResult(content=[], _meta=meta)
     kind = response.media_type
-    if kind == "application/json" or kind.endswith("+json"):
+    if is_json(kind):
         value = _decoded(response.body)
         return CallToolResult(content=[], structured_content=value, _meta=meta)
     return CallToolResult(content=[_block(response)], _meta=meta)
+
+
+_REQUEST_IDS = ("x-request-id", "request-id", "x-correlation-id")
+"""Headers by which a service's operator finds a request."""
+
+
+def error_details(result: CallToolResult) -> dict[str, Any]:
+    """What an error of a call tells scripts beside its message: `status`, `body`, `retry_in` (s), `request_id`."""
+    found = (result.meta or {}).get(META_KEY, {})
+    headers = found.get("headers", {})
+    details = {name: found[name] for name in ("status", "body") if name in found}
+    if (wait := retry_after(headers.get("retry-after"))) is not None:
+        details["retry_in"] = wait
+    if (request_id := next((headers[name] for name in _REQUEST_IDS if name in headers), None)) is not None:
+        details["request_id"] = request_id
+    return details
+
+
+def _shown_body(response: Response) -> Any:
+    """The value of a refusal's JSON, or the beginning of its text; None for other bytes and for nothing."""
+    if is_json(response.media_type) and not response.is_cut:
+        with suppress(AnswerError, MCPError):
+            return _decoded(response.body)
+    return _beginning(response)
 
 
 class AnswerError(Exception):
@@ -190,20 +219,6 @@ def _plain(response: Response) -> str:
     return response.body.decode(known if known in _CHARSETS else "utf-8", "replace")
 
 
-def _is_text(kind: str) -> bool:
-    if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):
-        return True
-    return kind in {
-        "application/json",
-        "application/xml",
-        "application/yaml",
-        "application/javascript",
-        "application/x-ndjson",
-        "application/jsonl",
-        "application/x-www-form-urlencoded",
-    }
-
-
 def said(response: Response) -> str:
     """What an error says: the status, and what the service has to say of it."""
     try:
@@ -213,13 +228,19 @@ def said(response: Response) -> str:
     head = f"HTTP {response.status} {phrase}".rstrip()
     if not response.body:
         return head
-    kind = response.media_type
-    if not _is_text(kind) and not (kind == "" and _looks_like_text(response.body)):
-        return f"{head} ({len(response.body)} bytes of {kind or 'an unknown type'})"
-    text = _plain(response).strip()
-    if len(text) > _SHOWN_CHARS or response.is_cut:
-        text = f"{text[:_SHOWN_CHARS]}…"
+    text = _beginning(response)
+    if text is None:
+        return f"{head} ({len(response.body)} bytes of {response.media_type or 'an unknown type'})"
     return f"{head}: {text}"
+
+
+def _beginning(response: Response) -> str | None:
+    """The beginning of a body; None if it is no text, or there is none."""
+    kind = response.media_type
+    if not response.body or (not is_text(kind) and not (kind == "" and _looks_like_text(response.body))):
+        return None
+    text = _plain(response).strip()
+    return f"{text[:_SHOWN_CHARS]}…" if len(text) > _SHOWN_CHARS or response.is_cut else text
 
 
 def _looks_like_text(body: bytes) -> bool:
@@ -232,7 +253,7 @@ def _looks_like_text(body: bytes) -> bool:
 
 def _block(response: Response) -> ContentBlock:
     kind = response.media_type
-    if _is_text(kind) or (kind == "" and _looks_like_text(response.body)):
+    if is_text(kind) or (kind == "" and _looks_like_text(response.body)):
         return _text(_plain(response))
     data = base64.b64encode(response.body).decode()
     if kind.startswith("image/"):

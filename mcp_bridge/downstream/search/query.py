@@ -32,6 +32,13 @@ _ISSUE = re.compile(
     r"(?<![\w-])(?:(?!(?:AES|BASE|COVID|GPT|ISO|MD|RFC|SHA|UTF)-)[A-Z][A-Z0-9]{1,9}-\d{1,6}|#\d{1,7})(?![\w-])"
 )
 
+# A calculation: its numbers say nothing. `-` and `/` are in dates, too.
+_NUMBER = r"\d[\d.,]*"
+_CALCULATION = re.compile(
+    rf"(?<![\w.]){_NUMBER}\s*(?:[+*×÷^]|(?:%|percent) of\b|\b(?:times|plus|minus|divided by)\b)\s*{_NUMBER}",  # noqa: RUF001
+    re.IGNORECASE,
+)
+
 # An address: what it points to is what matters, not its words.
 _ADDRESS = re.compile(r"(?<!\w)(?:https?://|www\.)\S+", re.IGNORECASE)
 
@@ -108,8 +115,10 @@ class Concept:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query that are used; `issue` for what names one, and `url` for an address."""
-    return split(_ISSUE.sub(" issue ", _ADDRESS.sub(" url ", query)))[:WORDS_USED]
+    """The words of a query that are used; `issue` for what names one, `url` for an address, `calculate` for a sum."""
+    for expression, word in ((_ADDRESS, " url "), (_ISSUE, " issue "), (_CALCULATION, " calculate ")):
+        query = expression.sub(word, query)
+    return split(query)[:WORDS_USED]
 
 
 def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Concept]:

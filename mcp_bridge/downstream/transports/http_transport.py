@@ -492,7 +492,7 @@ class HttpTransport:
             message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)
             await self.pass_on(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             await self._flush()
-        raise RequestFailedError(failure)
+        raise RequestFailedError(replace(failure, said=self._hidden.shown(said.encode("utf-8", "replace"))))
 
     async def _read_json(self, response: httpx2.Response, post: Post) -> RemoteFailure:
         body = bytearray()

@@ -67,6 +67,8 @@ class Server {
       const added = await this.#known(name);
       if (added !== undefined) return added;
     } catch (error) {
+      // The host says why there are none.
+      if ((await this.rows()).size === 0) throw new TypeError(error.message);
       meant = error.details?.nearest ?? [];
     }
     throw new TypeError(this.#unknown(name, await this.rows(), meant));
