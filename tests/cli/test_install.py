@@ -440,6 +440,17 @@ def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user
     assert user.servers(client) == {"git": entries["git"]}, "without an installation, too"
 
 
+def test_the_bridge_that_claude_code_has_for_this_folder_alone_goes_with_uninstall(user):
+    entries = {"bridge": {"command": COMMAND}, "git": {"command": "uvx"}}
+    elsewhere = {"mcpServers": {"bridge": {"command": COMMAND}}}
+    projects = {str(user.folder): {"mcpServers": entries}, "/elsewhere": elsewhere}
+    path = user.file("claude-code", json.dumps({"projects": projects}))
+    assert "has the bridge for" in user.done("install claude-code --yes")
+    assert "Taken back" in user.done("install claude-code --uninstall --yes")
+    left = json.loads(path.read_text())["projects"]
+    assert left == {str(user.folder): {"mcpServers": {"git": entries["git"]}}, "/elsewhere": elsewhere}
+
+
 def test_a_bridge_that_serves_at_another_port_is_the_bridge_while_it_serves(user):
     entry, git = {"type": "http", "url": "http://127.0.0.1:8353/mcp"}, {"command": "uvx"}
     user.file("claude-code", json.dumps({"mcpServers": {"code": entry, "git": git}}))

@@ -159,6 +159,8 @@ def put_back(client: Client, change: Change, address: OwnAddress) -> None:
     for name, entry in entries_at(file, servers).items():
         if is_the_bridge(entry, address, os.environ):
             file.remove((*servers, name))
+    if (only := folder_with_bridge(client, file, Path.cwd(), address)) is not None:
+        file.remove_all(_local_path(only[0]), [*only[1]])
     moved = [(servers, change.record.entries)]
     moved += [(_local_path(folder), entries) for folder, entries in change.record.local.items()]
     for path, entries in moved:

@@ -62,7 +62,7 @@ class Divergence:
         """The divergence as an error, with both sides in the details."""
         given = shown_sides(_arguments(self.recorded), _arguments(self.asked), MAX_SHOWN_CHARS)
         recorded, asked = (
-            "nothing" if one is None else f"{one.name} with {DIGESTED if one.arguments is None else arguments}"
+            "nothing" if one is None else f"{one.name} with {arguments if one.digest is None else DIGESTED}"
             for one, arguments in zip((self.recorded, self.asked), given, strict=True)
         )
         if self.instead_of is not None:

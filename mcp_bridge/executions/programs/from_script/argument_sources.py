@@ -202,7 +202,7 @@ class ArgumentSources:
         if written_at is None:
             return None if best is None or (_is_everywhere(value) and not is_named(best.path, name)) else best
         if best is None and self._is_one_script:
-            # What the script itself began with, an earlier call may have given it, too.
+            # The script may have been written with what a call would give it.
             best = _best(self._places.get(key(value), ()), name, asked)
         if best is not None and _is_telling(written(value)):
             self.copied[json.dumps(value)[:MAX_COPY_CHARS]] = best.reference
