@@ -680,7 +680,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Raise or set `max_tokens`."),
         "model_failed": Description("The provider or the client refused.", "Read its words in the message."),
         "model_timeout": Description(
-            "The model did not answer in time.", "Raise `timeout` in `[model]`, or an embedding model's in `[search]`."
+            "The model did not answer in time.",
+            "Raise what the message names: the step's `timeout_seconds`, `timeout` in `[model]`, or an embedding"
+            " model's in `[search]`.",
         ),
         "model_unavailable": Description(
             "No model is configured, its library is not installed, or the client can't be asked.",

@@ -187,7 +187,9 @@ class Settings(ConfiguredTable):
     output: Annotated[Literal["compact", "toon", "json"], Field(description="Form of the answer's text")] = "compact"
     structured: Annotated[
         Literal["auto", "always", "never"],
-        Field(description="Structured content: auto leaves it out where a model would be shown it, or more with it"),
+        Field(
+            description="The record as structured content: auto (not where a model would be shown it), always, never"
+        ),
     ] = "auto"
     max_output_chars: Annotated[
         int, Field(ge=1000, description="Most characters of one answer that a model can be shown")

@@ -107,13 +107,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def own_address(configured: settings.Settings, port: int = PORT) -> OwnAddress:
-    """Where a bridge of this configuration serves over HTTP.
+    """Where bridges of this configuration serve over HTTP: by default, and now.
 
     Args:
         configured: The settings.
         port: The port; 0 for any free one.
     """
-    return OwnAddress(port, configured.http.path, configured.http.allowed_hosts)
+    from mcp_bridge.ledger.storage.live_bridges import http_ports
+
+    ports = (port, *http_ports(configured.state_dir))
+    return OwnAddress(ports, configured.http.path, configured.http.allowed_hosts)
 
 
 def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, port: int = PORT) -> Discovery:

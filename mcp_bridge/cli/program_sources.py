@@ -26,6 +26,7 @@ from mcp_bridge.near_names import nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mcp_bridge.governance.governance import Governance
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import SavedProgram
     from mcp_bridge.settings import Loaded
@@ -53,6 +54,13 @@ def read(text: str) -> Any:
     if len(data) > MAX_BYTES:
         raise BridgeError("bad_program", f"Standard input has more than {MAX_BYTES} bytes.")
     return decoded(data, _STDIN_FILE)
+
+
+def configured_name(governance: Governance | None, file: str, data: Any) -> str | None:
+    """The name of the operator's program that a file has in it; None if it has another."""
+    name = name_of(data, Path(file))
+    own = governance.programs.get(name) if governance is not None else None
+    return name if own is not None and own.data == data else None
 
 
 class ProgramFile(NamedTuple):

@@ -246,7 +246,11 @@ def unresolved(record: Mapping[str, Any]) -> list[str]:
 def _unmentioned_failures(record: Mapping[str, Any]) -> list[str]:
     """Failures that the execution's error doesn't mention: of nested steps, and of compensations."""
     failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
-    lines = [f"{escape_name(row['id'])}: {hung(row['error'])}" for row in failed if row["error"] not in record["error"]]
+    lines = [
+        f"{escape_name(row['id'])}: {hung(': '.join(filter(None, (row['error'], row.get('why')))))}"
+        for row in failed
+        if row["error"] not in record["error"]
+    ]
     more = len(lines) - MAX_FAILURES
     return [*lines[:MAX_FAILURES], *([f"and {more} more"] if more > 0 else [])]
 
@@ -259,6 +263,10 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     # A script has none.
     counted = f", {steps} step{'' if steps == 1 else 's'}" if steps else ""
     echo_err(f"mcp-bridge: {escape_name(record['program'])}: {record['status']}{counted}, execution {ident}")
+    if record.get("is_previous_result"):
+        from mcp_bridge.executions.record import PREVIOUS_RESULT_NOTICE
+
+        echo_err(f"mcp-bridge: {PREVIOUS_RESULT_NOTICE.format(ident)}")
     for row in record.get("warnings", ()):
         echo_err(f"  the policy denies {escape_name(row['step'])} ({escape_name(row['tool'])}) whatever its arguments")
     if record.get("error"):

@@ -168,7 +168,7 @@ class ExecutionRecord:
         planned: Of a dry run: the calls that it has listed, and not made, as rows.
         session: Of a session's cell: its place; else None.
         is_previous_result: Whether its idempotency key was used before, and nothing was run for this record. No part of
-            the JSON, which is the same for every request with the key.
+            `to_json`, which is the same for every request with the key.
     """
 
     execution: str

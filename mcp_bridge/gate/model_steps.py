@@ -115,7 +115,13 @@ class ModelSteps:
     async def _key(self, reference: str) -> str:
         name = reference.removeprefix(SECRET_PREFIX)
         if (plaintext := self._secrets.plaintexts.get(name)) is None:
-            raise BridgeError("secret_missing", f"The model's key, the secret {name!r}, can't be had.", secret=name)
+            problem = self._secrets.problems.get(name)
+            raise BridgeError(
+                "secret_missing",
+                f"The model's key, the secret {name!r}, can't be had.",
+                hint=problem.hint if problem else f"Add [secrets.{name}] to the configuration.",
+                secret=name,
+            )
         return plaintext
 
 

@@ -51,6 +51,8 @@ _HINTS = {
     404: "Check name and base_url in [model].",
     429: "The provider limits how much may be asked: try again later.",
 }
+_NO_JSON = "Expecting value: line 1 column 1"
+"""What Python's parser of JSON says of an HTML page."""
 _PREFIX = re.compile(r"(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?::| -)\s*)+")
 _TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\)")
 _KEY_VARIABLE = re.compile(r"_(?:KEY|TOKEN|SECRET|PASSWORD)$")
@@ -82,19 +84,18 @@ class LiteLLMModel:
         timeout: float | None = None,
     ) -> Completion:
         """See `Model`. Also raises the errors of `resolve_secret`."""
-        limit = smaller_limit(timeout, self._config.timeout)
         library = await anyio.to_thread.run_sync(load_library, abandon_on_cancel=True)
         request = {
             "messages": [{"role": message.role, "content": message.text} for message in messages],
             "max_tokens": smaller_limit(max_tokens, self._config.max_tokens),
             "temperature": self._config.temperature if temperature is None else temperature,
         }
-        response = await self._ask(library, request, limit)
+        response = await self._ask(library, request, timeout)
         if isinstance(response, ModelError):
             raise response
         return _read(library, response, messages, self._config)
 
-    async def _ask(self, library: Any, request: dict[str, Any], limit: float | None) -> Any:
+    async def _ask(self, library: Any, request: dict[str, Any], timeout: float | None) -> Any:
         """The library's response, or an error for the caller to raise.
 
         It isn't raised here, so that neither this frame, which contains the API key, nor the library's exception, which
@@ -105,11 +106,12 @@ class LiteLLMModel:
         try:
             _check_name(library, config)
             return await answer_within(
-                limit,
+                timeout,
+                config.timeout,
                 lambda: library.acompletion(
                     **request,
                     model=config.name,
-                    timeout=limit,
+                    timeout=smaller_limit(timeout, config.timeout),
                     api_key=key,
                     base_url=config.base_url,
                     max_retries=0,
@@ -120,7 +122,7 @@ class LiteLLMModel:
         except ModelError as exc:
             failure = exc
         except library.Timeout:
-            failure = timeout_error(limit)
+            failure = timeout_error(timeout, config.timeout)
         except Exception as exc:  # noqa: BLE001 - the library raises whatever a provider's answer makes it raise
             failure = _failure(exc, config, key)
         return failure.with_traceback(None)
@@ -218,12 +220,11 @@ def _known_cost(library: Any, response: Any, usage: Usage, name: str | None) -> 
 def _failure(exc: Exception, config: ModelConfig, key: str | None) -> ModelError:
     status = getattr(exc, "status_code", None)
     known = status if isinstance(status, int) else None
-    return ModelError(
-        "model_failed",
-        f"The model {config.name!r} failed: {provider_message(exc, key)}",
-        hint=_HINTS.get(known or 0),
-        status=known,
-    )
+    said, hint = provider_message(exc, key), _HINTS.get(known or 0)
+    if said.startswith(_NO_JSON):
+        said = f"what answered there isn't a model's interface, since its answer is no JSON ({said})"
+        hint = "Check base_url in [model]: OpenAI's interface is often under /v1."
+    return ModelError("model_failed", f"The model {config.name!r} failed: {said}", hint=hint, status=known)
 
 
 def provider_message(exc: Exception, key: str | None) -> str:

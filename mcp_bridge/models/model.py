@@ -157,17 +157,30 @@ def smaller_limit(one: _T | None, other: _T | None) -> _T | None:
     return min(limits, default=None)
 
 
-async def answer_within(seconds: float | None, ask: Callable[[], Awaitable[_T]]) -> _T:
-    """The result of `ask`, or `ModelError` (`model_timeout`) after so many seconds; None waits without limit."""
-    with anyio.move_on_after(seconds):
+async def answer_within(given: float | None, configured: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """The result of `ask`, or `timeout_error`.
+
+    Args:
+        given: The caller's limit in seconds, such as a step's, or None.
+        configured: The configuration's.
+        ask: Asks the model.
+
+    Raises:
+        ModelError: `model_timeout`.
+    """
+    with anyio.move_on_after(smaller_limit(given, configured)):
         return await ask()
-    raise timeout_error(seconds)
+    raise timeout_error(given, configured)
 
 
-def timeout_error(seconds: float | None) -> ModelError:
-    """The error for an answer that didn't arrive in time."""
-    within = "" if seconds is None else f" within {seconds:g} s"
-    return ModelError("model_timeout", f"The model didn't answer{within}.", hint="Raise timeout in [model].")
+def timeout_error(given: float | None, configured: float) -> ModelError:
+    """The error for an answer that didn't arrive within the smaller of two limits, as `answer_within`."""
+    if given is not None and given < configured:
+        hint = "That is the step's own limit: raise its timeout_seconds."
+        return ModelError("model_timeout", f"The model didn't answer within the step's {given:g} s.", hint=hint)
+    return ModelError(
+        "model_timeout", f"The model didn't answer within {configured:g} s.", hint="Raise timeout in [model]."
+    )
 
 
 def well_formed(text: str) -> str:

@@ -107,6 +107,6 @@ class SamplingModel:
             temperature=config.temperature if temperature is None else temperature,
             model_hints=(config.name,) if config.name else (),
         )
-        reply = await answer_within(smaller_limit(timeout, config.timeout), lambda: sampler(request))
+        reply = await answer_within(timeout, config.timeout, lambda: sampler(request))
         usage = usage_of(messages, reply.text, model=reply.model, prices=config.prices)
         return completion(reply.text, usage, truncated=reply.stop_reason == TRUNCATED)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.models.answer_checks import completion
 from mcp_bridge.models.config import Script
-from mcp_bridge.models.model import ModelError, answer_within, smaller_limit, usage_of
+from mcp_bridge.models.model import ModelError, answer_within, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ class ScriptedModel:
         """See `Model`. Token limits and temperature have no effect."""
         del max_tokens, temperature
         answer = self._choose(messages)
-        await answer_within(smaller_limit(timeout, self._config.timeout), lambda: anyio.sleep(answer.delay))
+        await answer_within(timeout, self._config.timeout, lambda: anyio.sleep(answer.delay))
         if answer.error:
             message = answer.message or "The scripted model fails here, as its script says."
             raise ModelError(answer.error, message)

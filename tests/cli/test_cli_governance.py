@@ -82,6 +82,16 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
     assert asked.run("execution", "resume", asked.ident).out == "deleted a\n"
 
 
+def test_a_decision_is_told_as_json_too(asked):
+    row = asked.run("approvals", "approve", asked.ident, "--json").json
+    assert (row["id"], row["status"], row["decision"]["by"]) == (f"{asked.ident[:6]}.1", "approved", ME)
+    ident = asked.suspended("clean")
+    record = asked.run("approvals", "deny", ident, "--resume", "--json", code=exit_statuses.FAILED).json
+    assert (record["trace_id"], record["status"]) == (ident, "failed")
+    refused = asked.run("approvals", "deny", "nothing", "--json", code=exit_statuses.USAGE).json
+    assert refused["status"] == "refused"
+
+
 def test_a_denial_ends_the_call_and_nothing_was_called(asked):
     ended = asked.says("approvals", "deny", asked.ident, "--resume", code=exit_statuses.FAILED, words=["denied"])
     assert f"denied {asked.ident[:6]}.1" in ended.out

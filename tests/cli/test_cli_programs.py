@@ -107,9 +107,20 @@ def test_with_a_key_a_program_runs_once_and_the_key_is_for_nothing_else(desk):
     program = desk.write("p.json", LOOK)
     first = desk.run("program", "run", program, *A, "--key", "k", "--json").json
     again = desk.run("program", "run", program, *A, "--key", "k", "--json").json
-    assert again == first
+    assert again == first | {"is_previous_result": True}
+    assert desk.run("execution", "show", first["trace_id"], "--json").json["trace_id"] == first["trace_id"]
+    assert "nothing was run now" in desk.run("program", "run", program, *A, "--key", "k").err
     other = ("--context", '{"name": "b"}')
     desk.says("program", "run", program, *other, "--key", "k", code=exit_statuses.USAGE, words=["key_conflict", "'k'"])
+
+
+def test_the_operators_program_run_by_its_file_is_said_to_be_anybodys_there(desk):
+    by_file = desk.run("program", "run", str(desk.folder / "programs/clean.yaml"), *A, code=exit_statuses.SUSPENDED)
+    assert "'clean', and run as a file it is the agent's to the policy" in by_file.err
+    assert "program run clean" in by_file.err
+    other = desk.write("clean.json", CLEAN | {"description": "Another."})
+    assert "to the policy" not in desk.run("program", "run", other, *A, code=exit_statuses.SUSPENDED).err
+    assert "to the policy" not in desk.run("program", "run", "clean", *A, code=exit_statuses.SUSPENDED).err
 
 
 def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(desk):
@@ -302,7 +313,10 @@ def test_what_cannot_be_read_is_a_fault_and_what_is_not_there_a_usage_error(desk
     ended = desk.run("program", "validate", bad, good, code=exit_statuses.FAILED)
     assert "bad.json: 1 fault" in ended.out
     assert "valid" in ended.out
-    desk.says("program", "validate", "nowhere.json", code=exit_statuses.USAGE, words=["bad_argument", "nowhere.json"])
+    ended = desk.run("program", "validate", bad, "nowhere.json", good, code=exit_statuses.USAGE).out
+    assert "nowhere.json: 1 fault\n  there is no such file" in ended
+    assert f"{good}: valid" in ended
+    assert f"{bad}: " in ended
     desk.says("program", "validate", code=exit_statuses.USAGE, words=["FILE"])
     assert "fault" in desk.run("program", "validate", "-", stdin=b"[]", code=exit_statuses.FAILED).out
     desk.run("program", "validate", "-", stdin=json.dumps(LOOK).encode())

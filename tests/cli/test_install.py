@@ -22,6 +22,7 @@ from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, starts_the_bridge
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, PROGRAMS
 from mcp_bridge.file_locks import try_lock
+from mcp_bridge.ledger.storage.live_bridges import Presence
 
 pytest_plugins = ["bridge_fixtures"]
 pytestmark = pytest.mark.timeout(300)
@@ -433,7 +434,37 @@ def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user
     assert user.servers(client) == {"ours": entry}
     assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
     user.done(f"install {client} --uninstall --yes")
-    assert path.read_text() == text
+    assert user.servers(client) == {"git": entries["git"]}
+    path.write_text(text)
+    user.done(f"install {client} --uninstall --yes")
+    assert user.servers(client) == {"git": entries["git"]}, "without an installation, too"
+
+
+def test_the_bridge_that_claude_code_has_for_this_folder_alone_goes_with_uninstall(user):
+    entries = {"bridge": {"command": COMMAND}, "git": {"command": "uvx"}}
+    elsewhere = {"mcpServers": {"bridge": {"command": COMMAND}}}
+    projects = {str(user.folder): {"mcpServers": entries}, "/elsewhere": elsewhere}
+    path = user.file("claude-code", json.dumps({"projects": projects}))
+    assert "has the bridge for" in user.done("install claude-code --yes")
+    assert "Taken back" in user.done("install claude-code --uninstall --yes")
+    left = json.loads(path.read_text())["projects"]
+    assert left == {str(user.folder): {"mcpServers": {"git": entries["git"]}}, "/elsewhere": elsewhere}
+
+
+def test_a_bridge_that_serves_at_another_port_is_the_bridge_while_it_serves(user):
+    entry, git = {"type": "http", "url": "http://127.0.0.1:8353/mcp"}, {"command": "uvx"}
+    user.file("claude-code", json.dumps({"mcpServers": {"code": entry, "git": git}}))
+    presence = Presence(user.home / ".state/mcp-bridge", "another bridge")
+    presence.serve_at(8353)
+    user.done("servers import claude-code --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git"}
+    user.config.unlink()
+    assert "the address of a bridge on this machine" in user.done("servers list --json")
+    user.done("install claude-code --take-over --yes")
+    assert user.servers("claude-code") == {"code": entry}
+    presence.leave()
+    user.done("servers import claude-code --yes")
+    assert set(tomllib.loads(user.config.read_text())["servers"]) == {"git", "code"}, "it is somebody else's now"
 
 
 @pytest.mark.parametrize(
@@ -503,7 +534,7 @@ command = "${LITERAL}"
         ):
             assert getattr(after[name], key) == getattr(before[name], key), (name, key)
     own = tomllib.loads(user.config.read_text())["servers"]
-    assert own["c"]["headers"] == {"X-A": "${A}", "Authorization": "Bearer ${TOKEN}"}
+    assert own["c"]["headers"] == {"X-A": "${A:-}", "Authorization": "Bearer ${TOKEN}"}
 
 
 def test_a_server_that_was_changed_behind_the_bridge_stays_there_too(user):
@@ -962,6 +993,15 @@ def test_a_server_that_is_nested_too_deeply_is_refused_before_anything_is_writte
         assert not user.config.exists()
 
 
+def test_of_gemini_cli_it_is_said_that_a_folder_has_to_be_trusted_there_unless_none_has_to(user):
+    said = "only in folders that you trust there"
+    assert said in user.done("install gemini --yes")
+    assert said in user.done("install gemini --project --yes")
+    user.file("gemini", '{"security": {"folderTrust": {"enabled": false}}}')
+    assert said not in user.done("install gemini --yes")
+    assert said not in user.done("install cursor --yes")
+
+
 def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
     real = tmp_path / "dotfiles/mcp.json"
     real.parent.mkdir()
@@ -976,7 +1016,8 @@ def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
     assert data.startswith(b"\xef\xbb\xbf{\r\n")
     assert data.count(b"\n") == data.count(b"\r\n")
     assert set(user.servers("cursor")) == {"a", "bridge"}
-    user.done("install cursor --uninstall --yes")
+    assert "\ufeff" not in (said := user.done("install cursor --uninstall --yes"))
+    assert "\\ufeff" not in said
     assert real.read_bytes() == text.encode()
     real.unlink()
     ended = user.run("install cursor --yes")

@@ -328,8 +328,8 @@ def test_a_bridge_elsewhere_is_left_out_of_a_clients_file_if_there_is_a_token_fo
 @pytest.mark.parametrize(
     ("url", "address", "is_own"),
     [
-        ("http://127.0.0.1:8350/mcp", OwnAddress(9000), False),
-        ("http://127.0.0.1:9000/mcp", OwnAddress(9000), True),
+        ("http://127.0.0.1:8350/mcp", OwnAddress((9000,)), False),
+        ("http://127.0.0.1:9000/mcp", OwnAddress((9000,)), True),
         ("http://127.0.0.1:8350/other", OwnAddress(), False),
         ("http://127.0.0.1:8350/other", OwnAddress(path="/other"), True),
         ("http://192.0.2.1:8350/mcp", OwnAddress(), False),

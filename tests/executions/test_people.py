@@ -276,6 +276,7 @@ await local.careful(text=os.urandom(4).hex())
     desk.decide(first["execution"], 1)
     second = desk.run(code)
     assert (second["status"], second["error"]["code"], second["error"]["call"]) == ("error", "divergence", "0#2")
+    assert "is local.careful with arguments of which only a digest is recorded" in second["error"]["message"]
     assert desk.done == ["once a"]
     assert desk.open() == []
 

@@ -525,6 +525,52 @@ def test_a_map_whose_item_has_the_name_of_its_number_is_warned_of():
     assert "the number of the item" in found[0].message
 
 
+def test_a_field_that_has_no_effect_or_no_reference_to_it_is_warned_of():
+    whole = tool("whole", on_error="fail", max_retries=3)
+    each = {"id": "m", "type": "map", "over": "$all", "as": "$it", "step": TOOL | {"id": "x"}}
+    fan = {"id": "f", "type": "parallel", "parallel_steps": [tool("g", max_retries=2)]}
+    program = parse(
+        steps(
+            whole,
+            tool("a", max_retries=3, next_step="c", is_terminal=True),
+            tool("b", on_error="retry", max_retries=5),
+            tool("c", max_retries=4, retry={"schedule": [1]}, output_key="a.b"),
+            each,
+            fan,
+            {"id": "p", "type": "program", "program": {"steps": [tool("q", max_retries=5, on_error="skip")]}},
+        )
+    )
+    found = {fault.path: fault.message for fault in program_warnings.warnings(program) if fault.code == "bad_value"}
+    assert list(found) == [
+        "steps[1].max_retries",
+        "steps[1].is_terminal",
+        "steps[3].max_retries",
+        "steps[3].output_key",
+        "steps[4].as",
+        "steps[4].step.id",
+        "steps[5].parallel_steps[0].max_retries",
+        "steps[6].program.steps[0].max_retries",
+    ]
+    assert "on_error: retry" in found["steps[1].max_retries"]
+    assert "'retry' says" in found["steps[3].max_retries"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"version": 1.0}, "version: 1 should be a text of at most 200 characters: write it in quotes"),
+        ({"steps": [{"id": 1, "type": "tool", "tool": "t"}]}, "steps[0].id: 1 should be a text of at least 1 character(s) and of at most 200 characters: write it in quotes"),
+        ({"steps": [{"id": "w", "type": "wait", "seconds": "5"}]}, "steps[0].seconds: '5' is neither a number nor a reference such as '$pause'"),
+        ({"steps": [{"id": "m", "type": "map", "over": "x", "step": TOOL}]}, "steps[0].over: 'x' is no reference such as '$items'"),
+        ({"steps": [{"id": "a", "type": "approval", "message": "m", "max_retries": 2}]}, "steps[0].max_retries: this belongs to tool, llm, condition, parallel, map and program steps; this step is of type approval"),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_one_fault_that_says_what_to_write(fault, said):
+    with pytest.raises(InvalidProgramError) as caught:
+        parse({"steps": [TOOL | {"id": "a"}]} | fault)
+    assert [str(row) for row in caught.value.faults] == [said]
+
+
 def test_a_reference_where_none_is_filled_in_is_warned_of():
     undone = tool("a", tool="pay.$how", args={"event": "$n", "tool": "$n"}, compensate={"tool": "$undo", "args": {}})
     asked = {"id": "l", "type": "llm", "prompt": "$n", "allowed_outputs": ["$5", "yes", "$n.name"]}

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.model_steps import ModelSteps
 from mcp_bridge.models import litellm_adapter
 from mcp_bridge.models.answer_checks import MAX_ANSWER_CHARS
 from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.models.factory import make_model
 from mcp_bridge.models.model import Message, ModelError, Prices, Usage, estimate, estimate_text, usage_of, well_formed
 from mcp_bridge.models.sampling import DEFAULT_MAX_TOKENS, SamplingReply
+from mcp_bridge.policy.secrets.vault import Secrets
 
 
 def asking(text):
@@ -130,6 +132,14 @@ async def test_a_script_can_fail_with_any_code(code):
     assert (await failure(model)).code == code
 
 
+async def test_the_error_for_a_key_that_is_missing_says_what_to_set(tmp_path):
+    problem = BridgeError("secret_missing", "There is no value.", hint="Set the environment variable MODEL_KEY.")
+    steps = ModelSteps(None, None, Secrets(problems={"model": problem}), None, None, tmp_path)
+    with pytest.raises(BridgeError) as caught:
+        await steps._key("vault://secret/model")
+    assert (caught.value.code, caught.value.hint) == ("secret_missing", "Set the environment variable MODEL_KEY.")
+
+
 async def test_a_delay_beyond_the_limit_is_a_timeout():
     model = scripted([{"text": "late", "delay": 3600}] * 2, timeout=0.01)
     error = await failure(model)
@@ -139,7 +149,9 @@ async def test_a_delay_beyond_the_limit_is_a_timeout():
 
 async def test_a_call_can_narrow_the_time_for_an_answer():
     model = scripted([{"text": "late", "delay": 3600}], timeout=7200)
-    assert (await failure(model, timeout=0.01)).code == "model_timeout"
+    error = await failure(model, timeout=0.01)
+    assert (error.code, error.message) == ("model_timeout", "The model didn't answer within the step's 0.01 s.")
+    assert "timeout_seconds" in error.hint
 
 
 async def test_a_cancelled_question_ends_at_once():

@@ -12,6 +12,7 @@ import pytest
 from pages import GUIDES, REPOSITORY, blocks, text_of
 
 from mcp_bridge import __version__
+from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.settings import NESTED, Settings
 
 WHEEL = f"mcp_code_bridge-{__version__}-py3-none-any.whl"
@@ -125,7 +126,9 @@ def test_the_tables_name_every_setting_with_its_description():
         for table in NESTED
         for name, field in Settings.model_fields[table].annotation.model_fields.items()
     }
-    assert rows == settings | nested
+    of_model = {name for name in rows if name.startswith("model.")}
+    assert {name: rows[name] for name in rows.keys() - of_model} == settings | nested
+    assert of_model == {f"model.{name}" for name in ModelConfig.model_fields}
 
 
 def each(language, *, but=""):
@@ -163,7 +166,7 @@ def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
     from mcp_bridge.governance.governance import load_governance
 
     file = tmp_path / "mcp-bridge.toml"
-    first, variables, tools = blocks("docs/configuration.md", "toml")
+    first, _, variables, tools = blocks("docs/configuration.md", "toml")
     assert list(loaded(file, first).layers[0].servers) == ["git", "github"]
     assert loaded(file, first).settings.clients == ("claude-code", "cursor")
     github = spec_from_toml("github", loaded(file, tools).layers[0].servers["github"], file)

@@ -124,9 +124,10 @@ def approve(
     reason: Reason = None,
     and_resume: AndResume = False,
     config: Config = None,
+    as_json: Json = False,
 ) -> None:
-    """Approve. It takes effect when the execution is resumed."""
-    _decide(config or ctx.obj, approval, approved=True, reason=reason, and_resume=and_resume)
+    """Approve. It takes effect when the execution is resumed. As JSON: the question, or with --resume the execution."""
+    _decide(config or ctx.obj, approval, approved=True, reason=reason, and_resume=and_resume, as_json=as_json)
 
 
 @approvals.command(epilog="Example:\n\nmcp-bridge approvals deny 3f9a1c.4 --reason 'over the budget'")
@@ -136,12 +137,15 @@ def deny(
     reason: Reason = None,
     and_resume: AndResume = False,
     config: Config = None,
+    as_json: Json = False,
 ) -> None:
-    """Deny. It takes effect when the execution is resumed."""
-    _decide(config or ctx.obj, approval, approved=False, reason=reason, and_resume=and_resume)
+    """Deny. It takes effect when the execution is resumed. As JSON: the question, or with --resume the execution."""
+    _decide(config or ctx.obj, approval, approved=False, reason=reason, and_resume=and_resume, as_json=as_json)
 
 
-def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, and_resume: bool) -> None:
+def _decide(
+    named: Path | None, approval: str, *, approved: bool, reason: str | None, and_resume: bool, as_json: bool
+) -> None:
     def work() -> int:
         from mcp_bridge.executions.approvals import decide
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -157,20 +161,24 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
             await decide(ProgramStore(database), row, approved=approved, by=login_name(), comment=reason)
-            return row, ident
+            return await _find(database, ident)
 
         row, ident = run_with_database(loaded.settings, decided)
-        terminal_output.echo(f"{'approved' if approved else 'denied'} {ident}:")
-        _print_question(row)
-        execution = ident.rpartition(".")[0]
-        if configuration is None:
-            terminal_output.echo(f"It goes on with: {terminal_output.command(f'execution resume {execution}', named)}")
-            return exit_statuses.OK
-        from mcp_bridge.cli.commands.executions import resumed
+        if not as_json:
+            terminal_output.echo(f"{'approved' if approved else 'denied'} {ident}:")
+            _print_question(row)
+        if configuration is not None:
+            from mcp_bridge.cli.commands.executions import resumed
 
-        return resumed(configuration, row.approval.execution, None, named, as_json=False)
+            return resumed(configuration, row.approval.execution, None, named, as_json=as_json)
+        if as_json:
+            print_json(_record(row, ident))
+        else:
+            resume = terminal_output.command(f"execution resume {ident.rpartition('.')[0]}", named)
+            terminal_output.echo(f"It goes on with: {resume}")
+        return exit_statuses.OK
 
-    finish(work)
+    finish(work, as_json=as_json)
 
 
 async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:

@@ -13,12 +13,19 @@ from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
 from mcp_bridge.cli.configuration_edits.take_over import Change, put_back
+from mcp_bridge.cli.configuration_loading import own_address
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS, program_of
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.configuration_edits.planned_changes import Request
     from mcp_bridge.downstream.configuration.known_clients import Client
+
+
+GEMINI_TRUST = (
+    "Gemini CLI starts it only in folders that you trust there (`/permissions trust`): in any other, `gemini mcp list` "
+    "shows it as Disabled."
+)
 
 
 def install(loaded: settings.Loaded, request: Request) -> int:
@@ -62,6 +69,8 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         change.record.sha256 = hash_of(file.new)
         installations.save(change.record)
     terminal_output.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
+    if client.name == "gemini" and file.member("security", "folderTrust", "enabled") is not False:
+        terminal_output.echo(GEMINI_TRUST)
     if backup is not None:
         terminal_output.echo(escaping.escape_line(f"As it was: {backup}"))
     return exit_statuses.OK
@@ -83,7 +92,7 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         if original is not None:
             file.replace(original)
         else:
-            put_back(client, change)
+            put_back(client, change, own_address(loaded.settings))
         heirs = _take_back_tables(change, installations)
         if not _show(change):
             if kept is not None:

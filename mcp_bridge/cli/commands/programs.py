@@ -29,6 +29,9 @@ programs = typer.Typer(
 Source: TypeAlias = Annotated[
     str, typer.Argument(metavar="FILE|NAME", help="A .yaml, .json or .toml file, - for standard input, or a name.")
 ]
+RUN_AS_FILE = "this is the operator's program {!r}, and run as a file it is the agent's to the policy. By its name: {}"
+"""Said before a configured program is run by its file, as a format: it has the rights of anybody's file."""
+
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `program list` has it.")]
 
 
@@ -65,7 +68,11 @@ def run(
         async def started(bridge: Bridge) -> dict[str, Any]:
             return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
-        return terminal_output.status_of(drive(configuration_loading.configure(named), started, named, as_json=as_json))
+        configuration = configuration_loading.configure(named)
+        if is_file and (own := program_sources.configured_name(configuration.governance, program, requested)):
+            by_name = terminal_output.command(f"program run {own}", named)
+            terminal_output.echo_err(f"mcp-bridge: {RUN_AS_FILE.format(own, by_name)}")
+        return terminal_output.status_of(drive(configuration, started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
 
@@ -77,18 +84,19 @@ def validate(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Find every fault of programs, before anything runs. Exit status 1 if there is one."""
+    """Find every fault of programs, before anything runs. Exit status 1 if there is one, 2 if a file is missing."""
 
     def work() -> int:
         from mcp_bridge.cli import program_sources as sources
 
-        for file in files:
-            if file != sources.STDIN and not Path(file).is_file():
-                raise BridgeError("bad_argument", f"There is no file {file}.")
         # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
         loaded = configuration_loading.load(config or ctx.obj, folder=False)
         read: list[ProgramFile | dict[str, Any]] = []
+        missing = [file for file in files if file != sources.STDIN and not Path(file).is_file()]
         for file in files:
+            if file in missing:
+                read.append(_finding(file, [{"path": "", "code": "bad_argument", "message": "there is no such file"}]))
+                continue
             try:
                 read.append(sources.ProgramFile(file, sources.read(file)))
             except BridgeError as exc:
@@ -102,6 +110,8 @@ def validate(
         else:
             for row in rows:
                 _print_validated(row)
+        if missing:
+            return exit_statuses.USAGE
         return exit_statuses.FAILED if any(row["faults"] for row in rows) else exit_statuses.OK
 
     finish(work, as_json=as_json)

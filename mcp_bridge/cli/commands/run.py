@@ -181,7 +181,7 @@ def run(
     if record.limits_not_enforced:
         logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
     if as_json:
-        _print_json(record.to_json())
+        _print_json(record.to_json() | ({"is_previous_result": True} if record.is_previous_result else {}))
     else:
         print_run(record, terminal)
     return record.exit_code

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -300,9 +301,13 @@ def serve_http(
         from mcp_bridge.server.http.certificate import Tls
     from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 
-    authenticator = open_authenticator(files.layers, first.settings.state_dir)
+    directory = first.settings.state_dir
+    authenticator = open_authenticator(files.layers, directory)
     tls = Tls(certificate, key) if certificate else None
-    with listening(host, port, hint="Name another with --host and --port.") as listener:
+    with (
+        listening(host, port, hint="Name another with --host and --port.") as listener,
+        _serving_at(directory, listener.getsockname()[1]),
+    ):
         address, bound = listener.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
 
@@ -327,6 +332,25 @@ def serve_http(
             authenticator,
         )
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
+
+
+@contextmanager
+def _serving_at(directory: Path, port: int) -> Iterator[None]:
+    """Record where a bridge serves, so that `install` and the like know its address in clients' files."""
+    from mcp_bridge.ledger.storage.live_bridges import Presence
+    from mcp_bridge.sandbox.ownership import owner_label
+
+    try:
+        presence = Presence(directory, owner_label())
+    except BridgeError:
+        # Why the state directory can't be used is said when the bridge is opened.
+        yield
+        return
+    presence.serve_at(port)
+    try:
+        yield
+    finally:
+        presence.leave()
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:

@@ -217,10 +217,9 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
             yield f"left: {file}, the log. Remove it by hand."
     for row in configuration_loading.discover_servers(loaded, quiet=True).skipped:
         if row.is_self and str(Path(row.file).resolve()) not in {record.file for record in found.installations}:
-            removes = " `mcp-bridge install CLIENT --uninstall` removes that of any client." if row.is_started else ""
             yield (
-                f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
-                f"{removes or ' Of another client, remove it by hand.'}"
+                f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's. "
+                "`mcp-bridge install CLIENT --uninstall` removes that of any client."
             )
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 

@@ -88,9 +88,8 @@ class ConfigurationFile:
             # What writes a member, or records it, is recursive.
             raise _bad(path, f"it is nested deeper than {MAX_DEPTH} levels")
         text = (self.old or _empty(syntax)).decode("utf-8")
-        self._bom = _BOM if text.startswith(_BOM) else ""
         self._crlf = "\r\n" in text
-        self._text = text.removeprefix(_BOM)
+        self._bom, self._text = _split_bom(text)
         if syntax == "jsonc" and not jsonc.plain(self._text).strip():
             # Behind a comment that has no end of its line, it would be a part of that.
             self._text += "{}\n" if not self._text or self._text.endswith("\n") else "\n{}\n"
@@ -177,7 +176,7 @@ class ConfigurationFile:
             BridgeError: `bad_client_config`: the file is read-only.
         """
         self._refuse_read_only()
-        self._bom, self._text = "", data.decode()
+        self._bom, self._text = _split_bom(data.decode())
         self.content = client_file_reading.loads(data or _empty(self.syntax), self.syntax)
 
     def diff(self) -> list[str]:
@@ -405,6 +404,12 @@ def _filled(table: Any, value: Mapping[str, Any]) -> Any:
     for key, item in value.items():
         table.add(key, _filled(tomlkit.inline_table(), item) if isinstance(item, dict) else item)
     return table
+
+
+def _split_bom(text: str) -> tuple[str, str]:
+    """A byte order mark, if the text begins with one, and the rest."""
+    rest = text.removeprefix(_BOM)
+    return text[: len(text) - len(rest)], rest
 
 
 def _secrets(value: Any) -> dict[str, str]:

@@ -90,7 +90,7 @@ def planned(
         if file.old is None or kept.sha256 != hash_of(file.old):
             # What somebody has changed since would be lost, if the file were given back as it was.
             record.original, record.was_there = None, True
-    change = Change(file, record, begins=kept is None and not started)
+    change = Change(file, record, begins=kept is None and not present)
     if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
         # Whoever made the folder chose what is written to.
         change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")

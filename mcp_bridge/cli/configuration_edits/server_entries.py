@@ -187,7 +187,8 @@ def _codex_remote(entry: Table) -> Table:
     headers = {**(entry.get("http_headers") or {})}
     if any(_OURS.search(str(value)) for value in headers.values()):
         raise NotTransferableError("a header has ${…} as it is, which the bridge would expand.")
-    headers |= {key: f"${{{variable}}}" for key, variable in (entry.get("env_http_headers") or {}).items()}
+    # Codex leaves out a header whose variable isn't set; an empty one says as much.
+    headers |= {key: f"${{{variable}:-}}" for key, variable in (entry.get("env_http_headers") or {}).items()}
     if isinstance(variable := entry.get("bearer_token_env_var"), str):
         headers["Authorization"] = f"Bearer ${{{variable}}}"
     kept = {key: value for key, value in entry.items() if key not in {"env_http_headers", "bearer_token_env_var"}}

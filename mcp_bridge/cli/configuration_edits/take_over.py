@@ -19,7 +19,7 @@ from mcp_bridge.cli.configuration_edits.server_entries import (
 from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.client_file_reading import all_settings, is_group, merged
-from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
 from mcp_bridge.downstream.configuration.git_root import claude_code_projects
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -147,12 +147,20 @@ def refuse_switched_off(
         raise NotTransferableError(f"it {wrong}.")
 
 
-def put_back(client: Client, change: Change) -> None:
-    """Remove the bridge's entry, and put back the servers that were moved, into a file that has been changed since."""
+def put_back(client: Client, change: Change, address: OwnAddress) -> None:
+    """Remove the bridge's entries, and put back the servers that were moved, into a file that has been changed since.
+
+    Args:
+        client: The client.
+        change: Gets the changes.
+        address: Where this bridge serves over HTTP, if it does.
+    """
     file, servers = change.file, servers_path(client, change.file)
     for name, entry in entries_at(file, servers).items():
-        if starts_the_bridge(entry):
+        if is_the_bridge(entry, address, os.environ):
             file.remove((*servers, name))
+    if (only := folder_with_bridge(client, file, Path.cwd(), address)) is not None:
+        file.remove_all(_local_path(only[0]), [*only[1]])
     moved = [(servers, change.record.entries)]
     moved += [(_local_path(folder), entries) for folder, entries in change.record.local.items()]
     for path, entries in moved:

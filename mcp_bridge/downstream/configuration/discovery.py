@@ -79,14 +79,12 @@ class Skipped:
 
     Attributes:
         is_self: Whether it is this bridge.
-        is_started: Whether it is this bridge as a program that the client starts, and not by an address.
     """
 
     name: str
     file: str
     reason: str
     is_self: bool = False
-    is_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -664,7 +662,7 @@ def _bridge(
     """Why a server is left out because it is a bridge, or None."""
     if spec.type == "stdio" and runs_itself(spec.command, spec.args):
         reason = "it is this bridge; a bridge behind itself would start itself for ever."
-        return Skipped(spec.name, spec.source, reason, is_self=True, is_started=True)
+        return Skipped(spec.name, spec.source, reason, is_self=True)
     if spec.scope in OWN_SCOPES:
         return None
     texts = [spec.url or "", spec.command, *spec.args, *spec.env.values(), *spec.headers.values()]

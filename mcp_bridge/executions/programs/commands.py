@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
+from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
@@ -33,7 +34,7 @@ class ProgramCommands:
         self._runner = runner
 
     async def start(self, program: Any, context: dict[str, Any], key: str | None, client: Client) -> dict[str, Any]:
-        """Start a program, or give the record of the execution that has its key.
+        """Start a program, or give the record of the execution that has its key: if it has ended, as a previous result.
 
         Raises:
             BridgeError: As `Programs.start`.
@@ -41,7 +42,10 @@ class ProgramCommands:
         run = await self._programs.start(
             program, context, key, self._principal, self._effects(client), client.starter, client.asker
         )
-        return to_record(run) if isinstance(run, StoredExecution) else await self._programs.drive(run)
+        if not isinstance(run, StoredExecution):
+            return await self._programs.drive(run)
+        previous = {} if run.status in UNFINISHED else {"is_previous_result": True}
+        return to_record(run) | previous
 
     async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`."""

@@ -35,6 +35,9 @@ MAX_SHOWN_CHARS = 300
 """Most characters of the arguments of each side of a divergence in its message."""
 
 
+DIGESTED = "arguments of which only a digest is recorded"
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """A script went another way than it had.
@@ -59,7 +62,7 @@ class Divergence:
         """The divergence as an error, with both sides in the details."""
         given = shown_sides(_arguments(self.recorded), _arguments(self.asked), MAX_SHOWN_CHARS)
         recorded, asked = (
-            "nothing" if one is None else f"{one.name} with {arguments}"
+            "nothing" if one is None else f"{one.name} with {arguments if one.digest is None else DIGESTED}"
             for one, arguments in zip((self.recorded, self.asked), given, strict=True)
         )
         if self.instead_of is not None:

@@ -84,6 +84,15 @@ _UNQUOTED = re.compile(rf"\$([^\s'\"()\[\],<>=!]{{1,{_SHOWN_CHARS}}})(?=[\s),<>=
 """A reference whose names want quotes, and have none."""
 
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_SIGNS = {"&&": "and", "||": "or", "!": "not"}
+"""What other languages write, and a condition."""
+
+_JOINED = {
+    "[": ": an index is written $name[0], a name $name['any name']",
+    "is": ": equality is written == (such as $name == None), its opposite !=",
+}
+"""What is said of a word or sign that joins nothing here."""
+
 Comparison = Callable[[Any, Any], Any]
 
 _EQUATING = frozenset({"==", "!=", "in", "not in", "contains"})
@@ -203,7 +212,7 @@ class _Parser:
         if (token := self._peek()) is not None:
             if token.kind == "operator" or token.text in COMPARISONS:
                 raise ConditionSyntaxError("comparisons can't be chained: join them with 'and'", token.position)
-            hint = ": an index is written $name[0], a name $name['any name']" if token.text == "[" else ""
+            hint = _JOINED.get(token.text, "")
             raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before{hint}", token.position)
         return node
 
@@ -347,12 +356,15 @@ def _tokens(text: str) -> list[_Token]:
 
 def _strange(text: str, position: int, before: _Token | None) -> str:
     sign = text[position]
+    if (word := _SIGNS.get(text[position : position + 2]) or _SIGNS.get(sign)) is not None:
+        return f"{sign!r} means nothing in a condition: write {word!r}"
     if sign == "$":
         return "no name follows this $: a reference is written $name, or $['any name']"
     if before is not None and before.kind == "reference" and before.position + len(before.text) == position:
         return f"{sign!r} is no part of a name, unless it is quoted{_quoted(text[before.position :])}"
     if sign in "'\"":
-        return f"nothing closes this {sign}"
+        other = "'" if sign == '"' else '"'
+        return f"nothing closes this {sign}: a text that has a {sign} in it stands between two {other}"
     if sign == "=":
         return "'=' is no comparison: equality is '=='"
     return f"{sign!r} means nothing in a condition"

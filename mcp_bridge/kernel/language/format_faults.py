@@ -34,6 +34,9 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
+_UNQUOTABLE = (dict, list, type(None))
+"""What no quotes make a text of."""
+
 _OFTEN_MEANT = {
     "input": "args",
     "arguments": "args",
@@ -53,7 +56,8 @@ def faults(value: Any, fragment: Json, path: str) -> Iterator[Fault]:
             yield Fault(path, "bad_type", f"{_shown(value)} should be {wanted}")
         return
     if "type" in fragment and not _is(value, fragment["type"]):
-        yield Fault(path, "bad_type", f"{_shown(value)} should be {_described(fragment)}")
+        hint = ": write it in quotes" if fragment["type"] == "string" and not isinstance(value, _UNQUOTABLE) else ""
+        yield Fault(path, "bad_type", f"{_shown(value)} should be {_described(fragment)}{hint}")
     elif "enum" in fragment and not any(value is option or _equal(value, option) for option in fragment["enum"]):
         options = ", ".join(str(option) for option in fragment["enum"] if option is not None)
         yield Fault(

@@ -285,10 +285,16 @@ class _Parser:
         retry = row.get("retry")
         if isinstance(retry, dict) and "schedule" in retry and len(retry) > 1:
             self._fault(f"{path}.retry", "bad_value", "'schedule' says it all: leave the other fields out")
-        for name in ("seconds", "over"):
-            text = row.get(name)
-            if isinstance(text, str) and not STANDALONE.fullmatch(text):
-                self._fault(f"{path}.{name}", "bad_reference", f"{text[:60]!r} is no reference such as '$items'")
+        for name, kind, wanted in (
+            ("seconds", "wait", "neither a number nor a reference such as '$pause'"),
+            ("over", "map", "no reference such as '$items'"),
+        ):
+            text, where = row.get(name), f"{path}.{name}"
+            if isinstance(text, str) and not STANDALONE.fullmatch(text) and row.get("type") == kind:
+                # One fault for one mistake: a text that is too short for a reference has one already.
+                code = next((fault.code for fault in self._faults if fault.path == where), "bad_reference")
+                self._faults = [fault for fault in self._faults if fault.path != where]
+                self._fault(where, code, f"{text[:60]!r} is {wanted}")
 
     def _check_targets(self, row: dict[str, Any], path: str) -> None:
         for name in _TARGETS:
@@ -324,7 +330,8 @@ def _in_context(
     for fault in faults:
         name = fault.path[len(path) + 1 :]
         if name in row and name in form.FIELDS and name not in known:
-            owners = " and ".join(other for other, spec in form.TYPES.items() if name in spec.required + spec.optional)
+            *others, last = (other for other, spec in form.TYPES.items() if name in spec.required + spec.optional)
+            owners = f"{', '.join(others)} and {last}" if others else last
             message = f"this belongs to {owners} steps; this step is of type {kind}"
             yield fault._replace(code="unknown_field", message=message)
         elif place != "program" and name in {"is_terminal", "next_step"}:

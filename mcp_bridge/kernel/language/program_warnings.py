@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.kernel.language.field_warnings import field_warnings
 from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.references import NAME, QUOTED, names_of, written_path
 from mcp_bridge.kernel.step_types import (
@@ -57,10 +58,11 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 
 def warnings(program: Program) -> tuple[Fault, ...]:
-    """What is legal, and looks like a mistake: steps, indices, ids, items and references that lead nowhere."""
+    """What is legal, and looks like a mistake: what leads nowhere, such as a step or a reference, and idle fields."""
     found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names))
     few = (fault for each in found for fault in itertools.islice(each, _MAX_WARNINGS))
-    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *few)
+    fields = itertools.islice(field_warnings(program.data), _MAX_WARNINGS)
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *few, *fields)
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:

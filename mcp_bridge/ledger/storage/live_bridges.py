@@ -3,6 +3,8 @@
 Process ids wouldn't do: containers don't see each other's, and a bridge in a new container doesn't see those of the one
 that it replaces. Locks are visible to all of them, as are those of SQLite's write-ahead log, whose users are on one
 machine. The system releases the lock when the process ends, however that happens.
+
+The file of a bridge that serves over HTTP has its port, by which other commands know its address.
 """
 
 from __future__ import annotations
@@ -50,6 +52,12 @@ class Presence:
                 hint="See to the owner and mode of what is in the state directory.",
             ) from None
 
+    def serve_at(self, port: int) -> None:
+        """Record that this process serves MCP over HTTP at a port, for `http_ports`."""
+        # What can't be written is missing there; the bridge serves all the same.
+        with suppress(OSError):
+            self._path.write_text(str(port), encoding="ascii")
+
     def leave(self) -> None:
         """Mark the process as gone."""
         try:
@@ -80,6 +88,25 @@ def others(directory: Path, owner: str) -> bool:
     """
     own = _path(directory, owner)
     return own.parent.is_dir() and any(_is_locked(path) for path in own.parent.iterdir() if path != own)
+
+
+def http_ports(directory: Path) -> tuple[int, ...]:
+    """The ports at which the processes that use the store serve MCP over HTTP now."""
+    try:
+        files = sorted((directory / FOLDER).iterdir())
+    except OSError:
+        # No bridge was ever here, or it is somebody else's.
+        return ()
+    return tuple(port for path in files if (port := _port(path)) is not None)
+
+
+def _port(path: Path) -> int | None:
+    try:
+        text = path.read_text("ascii")
+    except (OSError, ValueError):
+        # Its bridge has just ended.
+        return None
+    return int(text) if text.isdecimal() and _is_locked(path) else None
 
 
 def _path(directory: Path, owner: str) -> Path:

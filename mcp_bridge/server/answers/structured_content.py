@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mcp_bridge.server.answers.render import Answer
     from mcp_bridge.settings import Settings
 
-SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client")
+SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client", "google-adk")
 """Clients (prefixes of their names) that show structured content to the model: Claude Code instead of the text (its
 GitHub issues 55677 and 79944), Codex too (according to pull request 32074 of anomalyco/opencode, which does the same),
-OpenAI's other clients in addition to it. They get the record as `_meta`, which no model sees. Unknown clients may do
-the same, so for all clients both together are within `max_output_chars`."""
+OpenAI's other clients and Google's ADK in addition to it. They get the record as `_meta`, which no model sees. Unknown
+clients may do the same, so for all clients both together are within `max_output_chars`."""
 
 AMBIGUOUS_CLIENT_NAMES = ("fastmcp",)
 """The name of fastmcp's client, which many programs share. Some of them, such as pydantic-ai, show structured content

@@ -314,6 +314,16 @@ async def test_of_a_cell_the_sessions_cells_are_one_script(shop, calls):
             await derive(bridge, single.execution, 1)
 
 
+async def test_what_a_script_has_written_out_although_a_call_gave_it_is_said(shop):
+    async with shop() as bridge:
+        order = await bridge.run(f"{HEAD}print(json.dumps(await local.find_order(number=4711)))")
+        code = json.loads(order.stdout)["items"][0]["code"]
+        ran = await bridge.run(f"{HEAD}await local.find_order(number=4711)\nawait local.stock(code={code!r})")
+        made = await derive(bridge, ran.execution)
+    (remark,) = made.remarks
+    assert f'"{code}" (find_order.items.0.code)' in remark
+
+
 async def test_what_a_cell_has_written_out_after_an_earlier_one_was_given_it_is_said(shop):
     async with shop() as bridge:
         await bridge.run(f"{HEAD}order = await local.find_order(number=4711); order", session="s")

@@ -117,7 +117,7 @@ def test_the_command_with_a_key_does_it_once(desk):
     setup, paid, _ = desk
     first, again = (setup.run("run", "--key", "order-7", "--json", "-c", PAY) for _ in range(2))
     assert (first.returncode, json.loads(first.stdout)["stdout"]) == (0, "1\n"), first.stderr
-    assert json.loads(again.stdout) == json.loads(first.stdout)
+    assert json.loads(again.stdout) == json.loads(first.stdout) | {"is_previous_result": True}
     shown = setup.run("run", "--key", "order-7", "-c", PAY)
     notice = PREVIOUS_RESULT_NOTICE.format(json.loads(first.stdout)["execution"])
     assert (shown.stdout, notice in shown.stderr.decode(), b"nothing was run" in first.stderr) == (b"1\n", True, False)

@@ -12,7 +12,7 @@ from tampered_fixtures import Writer
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.live_bridges import FOLDER, Presence, is_present
+from mcp_bridge.ledger.storage.live_bridges import FOLDER, Presence, http_ports, is_present
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.sandbox.ownership import owner_label
 
@@ -90,6 +90,27 @@ for _ in range(300):
         for number in range(4)
     ]
     assert [process.wait(60) for process in others] == [0] * 4
+
+
+def test_the_port_of_a_bridge_is_known_while_it_is_there(tmp_path):
+    assert http_ports(tmp_path) == ()
+    other, one, two = Presence(tmp_path, "other"), Presence(tmp_path, "me"), Presence(tmp_path, "me")
+    one.serve_at(8353)
+    assert http_ports(tmp_path) == (8353,)
+    two.leave()
+    assert http_ports(tmp_path) == (8353,)
+    one.leave()
+    assert http_ports(tmp_path) == ()
+    other.leave()
+
+
+def test_the_port_of_a_bridge_that_was_killed_is_nobodys(tmp_path, holder):
+    (left,) = (tmp_path / FOLDER).iterdir()
+    left.write_text("8353")
+    assert http_ports(tmp_path) == (8353,)
+    holder.kill()
+    holder.wait()
+    assert http_ports(tmp_path) == ()
 
 
 def test_a_folder_that_can_t_be_used_is_said(tmp_path):

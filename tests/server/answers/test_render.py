@@ -237,7 +237,7 @@ async def test_an_answer_to_20_megabytes_printed_is_small(tmp_path, client, mode
     assert f"of 20000000 characters cut; runtime.output({EXECUTION!r}) has all of it" in result.content[0].text
 
 
-@pytest.mark.parametrize("client", ["claude-code", "codex-mcp-client", "fastmcp"])
+@pytest.mark.parametrize("client", ["claude-code", "codex-mcp-client", "google-adk", "fastmcp"])
 async def test_a_client_that_shows_structured_content_instead_of_the_text_gets_none(tmp_path, client):
     error = {"code": "script_error", "traceback": "Traceback"}
     for record in (ExecutionRecord(EXECUTION, value="5"), ExecutionRecord(EXECUTION, "error", error=error)):

@@ -22,6 +22,7 @@ from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
 from mcp import types
 
+from mcp_bridge.ledger.storage.live_bridges import http_ports
 from mcp_bridge.server.http.refusals import LOGGED_PER_MINUTE
 
 pytest_plugins = ["server_fixtures"]
@@ -38,6 +39,16 @@ async def running(bridge, setup):
         return bool(await setup.containers(bridge.pid))
 
     await until(runs)
+
+
+async def test_where_it_serves_is_in_the_state_directory_while_it_serves(setup):
+    async with serving(setup) as bridge:
+        async with bridge.client() as client:
+            await client.list_tools()
+        assert http_ports(setup.state_dir) == (bridge.port,)
+        bridge.process.send_signal(signal.SIGTERM)
+        assert await bridge.ended() == 0
+    assert http_ports(setup.state_dir) == ()
 
 
 # --- the end ---

@@ -243,6 +243,13 @@ async def test_garbage_is_a_failure_in_one_line_without_a_traceback(provider, bo
     assert len(error.message) < 600
 
 
+async def test_a_page_instead_of_an_answer_is_no_models_interface(provider):
+    provider.says(200, "<html>It works</html>")
+    error = await failure(model_at(provider))
+    assert "isn't a model's interface" in error.message, error.message
+    assert error.hint.startswith("Check base_url in [model]")
+
+
 @pytest.mark.parametrize(
     "choices",
     [

@@ -29,12 +29,12 @@ class OwnAddress:
     """Where a bridge with this configuration serves MCP over HTTP.
 
     Attributes:
-        port: Its port.
+        ports: Its port, and those of other bridges of this user that serve now.
         path: The path of its endpoint.
         names: The names by which clients reach it, at any port, besides this machine's: such as those of a proxy.
     """
 
-    port: int = PORT
+    ports: tuple[int, ...] = (PORT,)
     path: str = PATH
     names: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ class OwnAddress:
             return False
         if host in {name.lower().rstrip(".") for name in self.names}:
             return True
-        return port == self.port and (is_loopback(text) or host == socket.gethostname().lower() or _is_any(host))
+        return port in self.ports and (is_loopback(text) or host == socket.gethostname().lower() or _is_any(host))
 
 
 def _is_any(host: str) -> bool:

@@ -93,7 +93,7 @@ class ArgumentSources:
     Attributes:
         context: What the program's context must give, by name: sensitive values whose source isn't known.
         entered: The calls whose outcomes a reference leads into.
-        copied: What a cell has written out after an earlier cell was given it, with its place there.
+        copied: What the code has written out, and an earlier cell, or a call before, was given; with its place there.
         lists: The lists of outcomes.
     """
 
@@ -109,6 +109,7 @@ class ArgumentSources:
         # Longer ones come first.
         self._f_strings.sort(key=_fixed_chars, reverse=True)
         self._taken = taken
+        self._is_one_script = len(codes) == 1
         self.copied: dict[str, str] = {}
         self.lists = ItemLists()
         self.context: dict[str, str] = {}
@@ -200,6 +201,9 @@ class ArgumentSources:
         best = _best(self._places.get(key(value), ()), name, asked if written_at is None else written_at)
         if written_at is None:
             return None if best is None or (_is_everywhere(value) and not is_named(best.path, name)) else best
+        if best is None and self._is_one_script:
+            # The script may have been written with what a call would give it.
+            best = _best(self._places.get(key(value), ()), name, asked)
         if best is not None and _is_telling(written(value)):
             self.copied[json.dumps(value)[:MAX_COPY_CHARS]] = best.reference
         return None

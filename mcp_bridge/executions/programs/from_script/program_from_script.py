@@ -348,7 +348,7 @@ class _Derivation:
             shown = [f"{value} ({place.removeprefix('$')})" for value, place in copied.items()][:MAX_COPIES]
             more = f" and {len(copied) - MAX_COPIES} more" if len(copied) > MAX_COPIES else ""
             self._remarks.append(
-                "Perhaps these should be references: a cell has written out what an earlier one was given:"
+                "Perhaps these should be references: the code has written out what an earlier call has given, too:"
                 f" {', '.join(shown)}{more}."
             )
         if sources.lists.is_spent:
