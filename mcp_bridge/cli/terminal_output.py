@@ -184,7 +184,8 @@ _FACTS = ("program", "step", "why")
 
 
 def _quoted(value: Any) -> list[str]:
-    return [f"> {escape_invisible(line)}" for line in whole_value(value).splitlines() or [""]]
+    # Escaped before it is split: `str.splitlines` would take U+2028 and others for ends of lines, and show none of them.
+    return [f"> {line}" for line in escape_invisible(whole_value(value)).split("\n")]
 
 
 def status_of(record: Mapping[str, Any]) -> int:

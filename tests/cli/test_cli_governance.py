@@ -461,6 +461,35 @@ def test_nothing_in_a_question_is_hidden(hidden):
     assert "漢字 é 😀" in "\n".join(terminal_output.question({"message": "漢字 é 😀"}))
 
 
+@pytest.mark.parametrize(
+    "separator", "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", ids=lambda char: f"{ord(char):04x}"
+)
+def test_no_line_of_a_question_begins_within_a_text(separator):
+    # Each is an end of a line to `str.splitlines`.
+    parted, whole = (f"a{sign} “amount”: 1" for sign in (separator, "-"))
+    shown, expected = (
+        [
+            *terminal_output.question({"tool": "x", "arguments": {"to": text}, "announced": {"cc": text}}),
+            *terminal_output.question({"message": text, "details": text}),
+            *terminal_output.next_steps(
+                [{"kind": "in_doubt", "step": "s", "effect": 1, "tool": "x", "since": 0, "arguments": {"to": text}}],
+                "0" * 16,
+                None,
+            ),
+            *_question_text({"tool": "x", "arguments": {"to": text}, "announced": {"cc": text}}).split("\n"),
+            *_question_text({"message": text, "details": text}).split("\n"),
+        ]
+        for text in (parted, whole)
+    )
+    assert len(shown) == len(expected)
+    # What is there is shown, and nothing is left out.
+    escaped = [line for line in shown if "amount" in line]
+    assert len(escaped) == len([line for line in expected if "amount" in line])
+    written = {json.dumps(separator)[1:-1], escaping.escape_invisible(separator)}
+    assert all(any(sign in line for sign in written) for line in escaped)
+    assert not any(separator in line for line in shown)
+
+
 # --- secret ---
 
 SECRETS = '[secrets.token]\nfile = true\ntools = ["local.look"]\n[secrets.key]\nenv = "DESK_KEY"\n'
