@@ -123,11 +123,12 @@ def verify_own_ledger(
         offline: Whether to ask no targets.
 
     Raises:
-        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or at
-            an alarm that nobody has acknowledged.
+        BridgeError: As `known_vkey` and `verify_file`; `artifact_changed`: it isn't what was recorded;
+            `publish_conflict`: a target has seen another history, now or at an alarm that nobody has acknowledged.
     """
     import anyio
 
+    from mcp_bridge.executions.artifacts import Files, artifacts_changed
     from mcp_bridge.ledger.audit.file_verification import verify_file
     from mcp_bridge.ledger.audit.statistics import published
     from mcp_bridge.ledger.keys.signing_key_files import known_vkey
@@ -154,11 +155,14 @@ def verify_own_ledger(
     with _in_words(trusted):
         progress = terminal_output.Progress(f"verifying {path}")
         verdict = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
+    compared, changed = Files(settings.state_dir).changed(verdict.artifacts)
+    if changed:
+        raise artifacts_changed(changed)
     with open_ledger(path) as ledger:
         states = published(ledger)
     _refuse_alarms(states)
     record = log_record(path, verdict.log, trusted)
-    record["erased"], record["opened"] = verdict.erased, verdict.opened
+    record["erased"], record["opened"], record["artifacts"] = verdict.erased, verdict.opened, compared
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})

@@ -184,7 +184,7 @@ _FACTS = ("program", "step", "why")
 
 
 def _quoted(value: Any) -> list[str]:
-    # Escaped before it is split: `str.splitlines` would take U+2028 and others for ends of lines, and show none of them.
+    # Escaped before it is split: `str.splitlines` takes U+2028 and others for ends of lines, and drops them.
     return [f"> {line}" for line in escape_invisible(whole_value(value)).split("\n")]
 
 

@@ -87,6 +87,7 @@ class VerdictRecord(TypedDict):
         erased: Of a log: how many executions are erased.
         withheld: Of an export: how many entries have a payload that is neither there nor erased.
         opened: Of a ledger: whether its payloads were decrypted.
+        artifacts: Of the own ledger: how many artifacts are there, and are what it has recorded.
         targets: Of the own ledger: the checks of the publishing targets.
         offline: Of the own ledger: whether there are targets that weren't asked.
         entry: Of a proof: the entry.
@@ -111,6 +112,7 @@ class VerdictRecord(TypedDict):
     erased: NotRequired[int]
     withheld: NotRequired[int]
     opened: NotRequired[bool]
+    artifacts: NotRequired[int]
     targets: NotRequired[list[TargetRecord]]
     offline: NotRequired[bool]
     entry: NotRequired[EntryRecord]
@@ -228,6 +230,8 @@ def _missing_lines(record: VerdictRecord) -> list[str]:
         lines.append(f"{record['erased']} executions erased")
     if record.get("withheld"):
         lines.append(f"the payloads of {record['withheld']} entries are withheld: not in this file, and not erased")
+    if record.get("artifacts"):
+        lines.append(f"{record['artifacts']} artifacts are as they were when their executions ended")
     if not record.get("opened", True):
         lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
     return lines

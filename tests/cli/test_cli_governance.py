@@ -461,9 +461,7 @@ def test_nothing_in_a_question_is_hidden(hidden):
     assert "漢字 é 😀" in "\n".join(terminal_output.question({"message": "漢字 é 😀"}))
 
 
-@pytest.mark.parametrize(
-    "separator", "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", ids=lambda char: f"{ord(char):04x}"
-)
+@pytest.mark.parametrize("separator", "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", ids=lambda char: f"{ord(char):04x}")
 def test_no_line_of_a_question_begins_within_a_text(separator):
     # Each is an end of a line to `str.splitlines`.
     parted, whole = (f"a{sign} “amount”: 1" for sign in (separator, "-"))
