@@ -131,7 +131,7 @@ def verify_own_ledger(
     from mcp_bridge.executions.artifacts import Files, artifacts_changed
     from mcp_bridge.ledger.audit.file_verification import verify_file
     from mcp_bridge.ledger.audit.statistics import published
-    from mcp_bridge.ledger.keys.signing_key_files import known_vkey
+    from mcp_bridge.ledger.keys.signing_key_files import foreign_public_key, known_vkey
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.checkpoints_seen import FileLog, check_targets
@@ -155,14 +155,16 @@ def verify_own_ledger(
     with _in_words(trusted):
         progress = terminal_output.Progress(f"verifying {path}")
         verdict = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
-    compared, changed = Files(settings.state_dir).changed(verdict.artifacts)
-    if changed:
-        raise artifacts_changed(changed)
     with open_ledger(path) as ledger:
         states = published(ledger)
+        foreign = foreign_public_key(path.parent, ledger.vkey)
     _refuse_alarms(states)
     record = log_record(path, verdict.log, trusted)
-    record["erased"], record["opened"], record["artifacts"] = verdict.erased, verdict.opened, compared
+    record["foreign_public_key"] = foreign
+    record["erased"], record["opened"] = verdict.erased, verdict.opened
+    record["artifacts"], changed = Files(settings.state_dir).changed(verdict.artifacts)
+    if changed:
+        raise artifacts_changed(changed)
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})

@@ -6,7 +6,6 @@ They are in the state directory. No name from a script becomes a file name unche
 from __future__ import annotations
 
 import codecs
-import errno
 import hashlib
 import heapq
 import os
@@ -27,7 +26,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.memories import MEMORY_FOLDER, PRINCIPALS_FOLDER
 from mcp_bridge.file_locks import locked
 from mcp_bridge.governance.principals import PRINCIPAL_NAME
-from mcp_bridge.private_files import private_directory
+from mcp_bridge.private_files import opened_regular, private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -504,16 +503,8 @@ def _folder(root: Path, execution: str) -> Iterator[int]:
 
 @contextmanager
 def _opened(root: Path, execution: str, name: str) -> Iterator[BufferedReader]:
-    """A file of an execution, opened: through no link, and without waiting for what has become a FIFO.
-
-    Raises:
-        OSError: It is no regular file, or can't be opened.
-    """
-    with _folder(root, execution) as folder:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "no regular file")
+    """A file of an execution, as `opened_regular`, and through no link in place of its folder."""
+    with _folder(root, execution) as folder, opened_regular(name, folder) as file:
         yield file
 
 
