@@ -2,10 +2,12 @@
 
 import ast
 import fcntl
+import io
 import json
 import os
 import pwd
 import re
+import struct
 import subprocess
 import termios
 import time
@@ -486,6 +488,21 @@ def test_no_line_of_a_question_begins_within_a_text(separator):
     written = {json.dumps(separator)[1:-1], escaping.escape_invisible(separator)}
     assert all(any(sign in line for sign in written) for line in escaped)
     assert not any(separator in line for line in shown)
+
+
+def test_a_terminal_does_not_choose_where_a_line_of_a_question_begins():
+    master, slave = os.openpty()
+    with os.fdopen(master), os.fdopen(slave, "w") as terminal:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        text = "漢" + "x" * 30 + "> “amount”: 1, " + "e\u0301" * 50
+        lines = terminal_output.question({"tool": "x", "arguments": {"to": text}, "why": "w" * 100})
+        shown = terminal_output.folded(lines, terminal, indent="  ")
+        assert all(len(line) - line.count("\u0301") + line.count("漢") <= 40 for line in shown)
+        assert all(line.startswith(("  > ", "  + ", "  call of x", "  why: ")) for line in shown)
+        # Nothing is left out.
+        whole = "".join(line[4:] if line.startswith("  + ") else f"\n{line[2:]}" for line in shown)
+        assert whole.split("\n")[1:] == lines
+        assert terminal_output.folded(lines, io.StringIO()) == lines
 
 
 # --- secret ---
