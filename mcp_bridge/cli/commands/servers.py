@@ -62,8 +62,9 @@ def list_(
         terminal_output.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
     for row in rows:
         for name, value in row["details"].items():
-            parts = [f"\n  {line}" for line in value] if isinstance(value, (list, tuple)) else [f" {value}"]
-            shown = "".join(part[:1] + terminal_output.hung(part[1:]) for part in parts)
+            shown = f" {terminal_output.hung(str(value))}"
+            if isinstance(value, (list, tuple)):
+                shown = "".join(f"\n  {terminal_output.hung(line)}" for line in value)
             terminal_output.print_styled(f"{row['name']}: {name}:{shown}", "dim")
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
