@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Code = Literal[
     "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
     "approver_needed",
-    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "authentication_needed",
+    "arguments_too_deep", "arguments_unchecked", "artifact_changed", "artifact_too_large", "authentication_needed",
     "authentication_unavailable", "backup_busy",
     "backup_damaged",
     "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
@@ -447,6 +447,10 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group("Files and memories",
         "Errors when artifacts, memories and outputs are kept or read.",
         _SCRIPT, {
+        "artifact_changed": Description(
+            "What is on the disk isn't the artifact whose SHA-256 the ledger recorded when its execution ended.",
+            "Find out who has changed it. Run the script again, or put the file back from a copy.",
+            _CLIENT | _COMMAND),
         "artifact_too_large": Description(
             "The artifacts of this run are larger than `max_artifact_size` together.",
             "Keep less, or have the operator raise `max_artifact_size`."),

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from mcp_bridge.atomic_files import sync_directory, write_new
@@ -14,6 +14,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import has_no_record_locks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -192,6 +194,27 @@ def _directory(path: Path, *, durable: bool) -> Path:
     except OSError as exc:
         raise _unusable(path, exc) from None
     return path
+
+
+@contextmanager
+def opened_regular(path: Path | str, folder: int | None = None) -> Iterator[BufferedReader]:
+    """A regular file, opened to be read: through no link, and without waiting for what has become a FIFO.
+
+    Args:
+        path: The file.
+        folder: The opened folder that it is relative to; None for the working directory.
+
+    Raises:
+        OSError: It is no regular file, or can't be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(fd)
 
 
 def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:

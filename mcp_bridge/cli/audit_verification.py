@@ -123,14 +123,15 @@ def verify_own_ledger(
         offline: Whether to ask no targets.
 
     Raises:
-        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or at
-            an alarm that nobody has acknowledged.
+        BridgeError: As `known_vkey` and `verify_file`; `artifact_changed`: it isn't what was recorded;
+            `publish_conflict`: a target has seen another history, now or at an alarm that nobody has acknowledged.
     """
     import anyio
 
+    from mcp_bridge.executions.artifacts import Files, artifacts_changed
     from mcp_bridge.ledger.audit.file_verification import verify_file
     from mcp_bridge.ledger.audit.statistics import published
-    from mcp_bridge.ledger.keys.signing_key_files import known_vkey
+    from mcp_bridge.ledger.keys.signing_key_files import foreign_public_key, known_vkey
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.checkpoints_seen import FileLog, check_targets
@@ -156,9 +157,14 @@ def verify_own_ledger(
         verdict = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
     with open_ledger(path) as ledger:
         states = published(ledger)
+        foreign = foreign_public_key(path.parent, ledger.vkey)
     _refuse_alarms(states)
     record = log_record(path, verdict.log, trusted)
+    record["foreign_public_key"] = foreign
     record["erased"], record["opened"] = verdict.erased, verdict.opened
+    record["artifacts"], changed = Files(settings.state_dir).changed(verdict.artifacts)
+    if changed:
+        raise artifacts_changed(changed)
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})

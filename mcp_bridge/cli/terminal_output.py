@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import textwrap
@@ -180,11 +181,47 @@ def question(fields: Mapping[str, Any], whose: str = "") -> list[str]:
     return lines
 
 
+def folded(lines: Iterable[str], stream: TextIO, indent: str = "") -> list[str]:
+    """Lines for a terminal, each part of a long one after a mark of its own; anywhere else, lines as they are.
+
+    The terminal would break a long line itself, and its author could choose what then looks like a line of its own.
+
+    Args:
+        lines: The lines, with what can't be seen escaped.
+        stream: Where they are printed.
+        indent: What they are printed after.
+    """
+    if not stream.isatty():
+        return [f"{indent}{line}" for line in lines]
+    room = max(os.get_terminal_size(stream.fileno()).columns or _COLUMNS, _MIN_COLUMNS) - len(indent)
+    return [f"{indent}{part}" for line in lines for part in _parts(line, room)]
+
+
+_COLUMNS, _MIN_COLUMNS = 80, 20
+"""The width of a terminal that doesn't know its own, and the smallest that a line is broken for."""
+
+_CONTINUED = "+ "
+"""No line of a question begins so."""
+
+
+def _parts(line: str, room: int) -> list[str]:
+    parts, part, used = [], "", 0
+    for char in line:
+        width = _width(char)
+        if used + width > room:
+            parts.append(part)
+            part, used = _CONTINUED, len(_CONTINUED)
+        part += char
+        used += width
+    return [*parts, part]
+
+
 _FACTS = ("program", "step", "why")
 
 
 def _quoted(value: Any) -> list[str]:
-    return [f"> {escape_invisible(line)}" for line in whole_value(value).splitlines() or [""]]
+    # Escaped before it is split: `str.splitlines` takes U+2028 and others for ends of lines, and drops them.
+    return [f"> {line}" for line in escape_invisible(whole_value(value)).split("\n")]
 
 
 def status_of(record: Mapping[str, Any]) -> int:

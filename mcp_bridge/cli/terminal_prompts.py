@@ -62,7 +62,8 @@ class Terminal:
 
     async def ask(self, question: QuestionFields) -> bool | None:
         """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
-        text = escaping.escape_controls("\n".join(terminal_output.question(question)))
+        lines = terminal_output.folded(terminal_output.question(question), sys.stderr)
+        text = escaping.escape_controls("\n".join(lines))
         async with self._turn:
             if len(text) > MAX_SHOWN_CHARS or text.count("\n") >= MAX_SHOWN_LINES:
                 terminal_output.echo_err(f"mcp-bridge: {_TOO_LONG}")

@@ -87,6 +87,8 @@ class VerdictRecord(TypedDict):
         erased: Of a log: how many executions are erased.
         withheld: Of an export: how many entries have a payload that is neither there nor erased.
         opened: Of a ledger: whether its payloads were decrypted.
+        foreign_public_key: Of the own ledger: the key in `checkpoint.pub`, if it isn't the log's; else None.
+        artifacts: Of the own ledger: how many artifacts are there, and are what it has recorded.
         targets: Of the own ledger: the checks of the publishing targets.
         offline: Of the own ledger: whether there are targets that weren't asked.
         entry: Of a proof: the entry.
@@ -111,6 +113,8 @@ class VerdictRecord(TypedDict):
     erased: NotRequired[int]
     withheld: NotRequired[int]
     opened: NotRequired[bool]
+    foreign_public_key: NotRequired[str | None]
+    artifacts: NotRequired[int]
     targets: NotRequired[list[TargetRecord]]
     offline: NotRequired[bool]
     entry: NotRequired[EntryRecord]
@@ -228,6 +232,8 @@ def _missing_lines(record: VerdictRecord) -> list[str]:
         lines.append(f"{record['erased']} executions erased")
     if record.get("withheld"):
         lines.append(f"the payloads of {record['withheld']} entries are withheld: not in this file, and not erased")
+    if record.get("artifacts"):
+        lines.append(f"{record['artifacts']} artifacts are as they were when their executions ended")
     if not record.get("opened", True):
         lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
     return lines
@@ -235,11 +241,16 @@ def _missing_lines(record: VerdictRecord) -> list[str]:
 
 def _key_lines(record: VerdictRecord) -> list[str]:
     """Lines about keys that nobody vouches for."""
-    return [
+    lines = [
         f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: whoever trusts the one "
         "has to be told of the other"
         for row in record.get("lost", ())
     ]
+    if (foreign := record.get("foreign_public_key")) is not None:
+        lines.append(
+            f"checkpoint.pub has another key, {foreign}: whoever has it from there needs what `audit key` prints"
+        )
+    return lines
 
 
 def _elsewhere_lines(record: VerdictRecord) -> list[str]:

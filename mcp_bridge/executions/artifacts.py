@@ -11,12 +11,14 @@ import heapq
 import os
 import re
 import shutil
+import stat
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from mcp_bridge.atomic_files import sync_directory, sync_file, write_private
@@ -24,10 +26,11 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.memories import MEMORY_FOLDER, PRINCIPALS_FOLDER
 from mcp_bridge.file_locks import locked
 from mcp_bridge.governance.principals import PRINCIPAL_NAME
-from mcp_bridge.private_files import private_directory
+from mcp_bridge.private_files import opened_regular, private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
 
 TOTAL_NAME = "files.total"
 """File in the state directory with the total size of artifacts and outputs, in bytes. Changed only under its lock."""
@@ -55,6 +58,8 @@ MAX_ARTIFACTS_LISTED = 100
 
 MAX_HASHED_BYTES = 256 << 20
 """Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed yet."""
+
+MAX_CHANGED_NAMED = 10
 
 MAX_DIGESTS = 20 * MAX_ARTIFACTS_LISTED
 """Most hashes that are kept for further lists, for all principals together."""
@@ -105,13 +110,14 @@ class FoundArtifact(NamedTuple):
         place: Its place.
         size: Bytes.
         identity: What a change of the file changes.
-        path: The file.
+        execution, name: Whose it is, and its own name.
     """
 
     place: Place
     size: int
     identity: tuple[int, ...]
-    path: Path
+    execution: str
+    name: str
 
 
 class StoredArtifact(NamedTuple):
@@ -128,6 +134,24 @@ class StoredArtifact(NamedTuple):
     size: int
     modified: float
     sha256: str | None
+
+
+class ReadArtifact(NamedTuple):
+    """An artifact that was read.
+
+    Attributes:
+        data: Its content.
+        sha256: Of its content, in hexadecimal.
+        is_recorded: Whether that hash is in the ledger: as of the end of its execution, and not before.
+    """
+
+    data: bytes
+    sha256: str
+    is_recorded: bool
+
+
+RecordedHashes: TypeAlias = "Mapping[str, str]"
+"""SHA-256, in hexadecimal, of the artifacts of an execution by their names, as its end has recorded them."""
 
 
 class Files:
@@ -234,7 +258,7 @@ class Files:
         """
         if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and 0 <= start < MAX_POSITION:
             try:
-                with (self._outputs / execution / f"{name}.txt").open("rb") as file:
+                with _opened(self._outputs, execution, f"{name}.txt") as file:
                     # Systems differ in how far beyond a file's end they can seek.
                     file.seek(min(start, os.fstat(file.fileno()).st_size))
                     data = file.read(count + 1)
@@ -276,30 +300,64 @@ class Files:
     def _found(self, execution: str, after: Place | None) -> list[FoundArtifact]:
         rows: list[FoundArtifact] = []
         # Another bridge may remove it meanwhile.
-        with suppress(OSError):
-            for path in (self._root / execution).iterdir():
-                if _valid_name(path.name):
-                    status = path.stat()
-                    place = Place(status.st_mtime, artifact_uri(execution, path.name))
+        with suppress(OSError), _folder(self._root, execution) as folder, os.scandir(folder) as there:
+            for one in there:
+                status = one.stat(follow_symlinks=False)
+                if _valid_name(one.name) and stat.S_ISREG(status.st_mode):
+                    place = Place(status.st_mtime, artifact_uri(execution, one.name))
                     if after is None or place < after:
-                        rows.append(FoundArtifact(place, status.st_size, _identity(status), path))
+                        rows.append(FoundArtifact(place, status.st_size, _identity(status), execution, one.name))
         return rows
 
-    def hashed(self, found: Iterable[FoundArtifact]) -> list[StoredArtifact]:
-        """Artifacts with their hashes."""
+    def hashed(
+        self, found: Iterable[FoundArtifact], recorded: Mapping[str, RecordedHashes] = MappingProxyType({})
+    ) -> list[StoredArtifact]:
+        """Artifacts with their hashes.
+
+        Args:
+            found: The artifacts.
+            recorded: The hashes in the ledger, by execution; any other is of what is on the disk.
+        """
         rows, room = [], MAX_HASHED_BYTES
-        for (modified, uri), size, identity, path in found:
+        for (modified, uri), size, identity, execution, name in found:
             key = uri, identity
-            if (known := self._digests.pop(key, None)) is None:
-                room -= size
-                known = _digest(path) if room >= 0 else None
-            if known is not None:
-                self._digests[key] = known
+            if (known := recorded.get(execution, {}).get(name)) is None:
+                if (known := self._digests.pop(key, None)) is None:
+                    room -= size
+                    known = self._digest(execution, name) if room >= 0 else None
+                if known is not None:
+                    self._digests[key] = known
             rows.append(StoredArtifact(uri, size, modified, known))
         while len(self._digests) > MAX_DIGESTS:
             with suppress(KeyError):
                 self._digests.popitem(last=False)
         return rows
+
+    def _digest(self, execution: str, name: str) -> str | None:
+        try:
+            with _opened(self._root, execution, name) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return None
+
+    def changed(self, recorded: Mapping[str, RecordedHashes]) -> tuple[int, list[str]]:
+        """Compare what is there with the ledger. What isn't there may have been removed by age.
+
+        Args:
+            recorded: The hashes in the ledger, by execution.
+
+        Returns:
+            How many artifacts were compared; and the URIs of those that aren't what was recorded.
+        """
+        count, changed = 0, []
+        for _, execution in self.executions():
+            for name, sha256 in recorded.get(execution, {}).items():
+                if _valid_name(name) and os.path.lexists(self._root / execution / name):
+                    count += 1
+                    # It may have been removed meanwhile.
+                    if self._digest(execution, name) != sha256 and os.path.lexists(self._root / execution / name):
+                        changed.append(artifact_uri(execution, name))
+        return count, changed
 
     def full(self) -> BridgeError:
         """The error for a file that exceeds the limit."""
@@ -309,22 +367,31 @@ class Files:
             hint="The operator can remove some (mcp-bridge erase), or raise max_files_size in [ledger].",
         )
 
-    def read(self, uri: str) -> bytes:
+    def read(self, uri: str, recorded: RecordedHashes = MappingProxyType({})) -> ReadArtifact:
         """An artifact's content.
 
+        Args:
+            uri: Its URI.
+            recorded: The hashes in the ledger of its execution's artifacts.
+
         Raises:
-            BridgeError: `unknown_artifact`.
+            BridgeError: `unknown_artifact`; `artifact_changed`: it isn't what was recorded.
         """
         scheme, _, rest = uri.partition("://")
         execution, _, quoted = rest.partition("/")
         # A byte that is not UTF-8 becomes a character that no artifact's name contains.
         name = unquote(quoted) if len(quoted) < MAX_URI_CHARS else ""
-        if scheme == ARTIFACT_SCHEME and _EXECUTION.fullmatch(execution) and _valid_name(name):
-            try:
-                return (self._root / execution / name).read_bytes()
-            except OSError:
-                pass
-        raise unknown_artifact(uri)
+        if scheme != ARTIFACT_SCHEME or not _EXECUTION.fullmatch(execution) or not _valid_name(name):
+            raise unknown_artifact(uri)
+        try:
+            with _opened(self._root, execution, name) as file:
+                data = file.read()
+        except OSError:
+            raise unknown_artifact(uri) from None
+        sha256 = hashlib.sha256(data).hexdigest()
+        if recorded.get(name, sha256) != sha256:
+            raise artifacts_changed([artifact_uri(execution, name)])
+        return ReadArtifact(data, sha256, name in recorded)
 
     def remove(self, execution: str) -> None:
         """Remove the files of an execution, if there are any.
@@ -372,6 +439,18 @@ def unknown_artifact(uri: str) -> BridgeError:
     return BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
 
 
+def artifacts_changed(uris: Sequence[str]) -> BridgeError:
+    """The error for artifacts that aren't what was recorded when their executions ended."""
+    named = ", ".join(uris[:MAX_CHANGED_NAMED])
+    if len(uris) > MAX_CHANGED_NAMED:
+        named += f", … ({len(uris)} in all)"
+    return BridgeError(
+        "artifact_changed",
+        f"What is on the disk isn't what the ledger has recorded of {named}.",
+        hint="Somebody has changed it, or the disk has. Run the script again, or put the file back from a copy.",
+    )
+
+
 def unknown_output(execution: str, name: str) -> BridgeError:
     """The error for an output that isn't kept, or that is of another principal's execution."""
     return BridgeError(
@@ -408,17 +487,30 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _digest(path: Path) -> str | None:
+@contextmanager
+def _folder(root: Path, execution: str) -> Iterator[int]:
+    """An execution's folder, opened; through no link.
+
+    Raises:
+        OSError: It can't be opened.
+    """
+    fd = os.open(root / execution, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _opened(root: Path, execution: str, name: str) -> Iterator[BufferedReader]:
+    """A file of an execution, as `opened_regular`, and through no link in place of its folder."""
+    with _folder(root, execution) as folder, opened_regular(name, folder) as file:
+        yield file
 
 
 def _bytes_of(path: Path) -> int:
     try:
-        return path.stat().st_size + FILE_BYTES
+        return path.lstat().st_size + FILE_BYTES
     except FileNotFoundError:
         return 0
 

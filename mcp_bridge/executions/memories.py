@@ -17,7 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import locked
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.large_json import dumps, loads
-from mcp_bridge.private_files import private_directory
+from mcp_bridge.private_files import opened_regular, private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,8 @@ class Memories:
 
     def _stored(self, key: str) -> tuple[bool, Any, list[str]]:
         try:
-            stored = loads(self._path(key).read_bytes(), _decoder)
+            with opened_regular(self._path(key)) as file:
+                stored = loads(file.read(), _decoder)
             return True, stored["value"], stored.get("marks", [])
         except FileNotFoundError:
             return False, None, []
@@ -176,7 +177,7 @@ class Memories:
         keys = []
         for path in self._root.glob("*.json") if self._root.is_dir() else ():
             try:
-                with path.open("rb") as file:
+                with opened_regular(path) as file:
                     head = file.read(_HEAD_BYTES).decode("utf-8", "ignore")
                 # The key comes first, so the value, which may be long, is not read.
                 key, _ = json.JSONDecoder().raw_decode(head, head.index(":") + 2)

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.executions.artifacts import MAX_ARTIFACTS_LISTED, unknown_artifact, unknown_output
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.ledger.log.payloads import ScriptEnd, decode
 from mcp_bridge.offload import on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from mcp_bridge.executions.artifacts import Files, FoundArtifact, Place, StoredArtifact
+    from mcp_bridge.executions.artifacts import (
+        Files,
+        FoundArtifact,
+        Place,
+        ReadArtifact,
+        RecordedHashes,
+        StoredArtifact,
+    )
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 _BATCH = 500
@@ -59,21 +67,30 @@ class OwnFiles:
             found, is_complete = await on_thread(self._files.newest, of_them, after, found)
             if is_complete:
                 break
-        rows = await on_thread(self._files.hashed, found[:MAX_ARTIFACTS_LISTED])
-        has_more = len(found) > MAX_ARTIFACTS_LISTED
-        return ArtifactPage(rows, found[MAX_ARTIFACTS_LISTED - 1].place if has_more else None)
+        found, rest = found[:MAX_ARTIFACTS_LISTED], found[MAX_ARTIFACTS_LISTED:]
+        recorded = await self._recorded({one.execution for one in found})
+        rows = await on_thread(self._files.hashed, found, recorded)
+        return ArtifactPage(rows, found[-1].place if rest else None)
 
-    async def read(self, uri: str) -> bytes:
-        """As `Files.read`."""
-        if not await self._own([uri.partition("://")[2].partition("/")[0]]):
+    async def read(self, uri: str) -> ReadArtifact:
+        """As `Files.read`, compared with what is recorded."""
+        execution = uri.partition("://")[2].partition("/")[0]
+        if not await self._own([execution]):
             raise unknown_artifact(uri)
-        return await on_thread(self._files.read, uri)
+        recorded = await self._recorded({execution})
+        return await on_thread(self._files.read, uri, recorded.get(execution, {}))
 
     async def read_output(self, execution: str, name: str, start: int, count: int) -> tuple[str, int | None]:
         """As `Files.read_output`."""
         if not await self._own([execution]):
             raise unknown_output(execution, name)
         return await on_thread(self._files.read_output, execution, name, start, count)
+
+    async def _recorded(self, executions: Collection[str]) -> dict[str, RecordedHashes]:
+        """The hashes of executions' artifacts that the ledger has, of those that have ended."""
+        ends = await self._store.ends(list(executions))
+        found = {execution: decode("end", payload) for execution, payload in ends.items()}
+        return {execution: end.artifact_hashes for execution, end in found.items() if isinstance(end, ScriptEnd)}
 
     async def _own(self, executions: Sequence[str]) -> list[str]:
         """Those of some executions that are the principal's. Files of no recorded execution belong to `local`."""

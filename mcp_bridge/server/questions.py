@@ -359,7 +359,7 @@ def _question_text(question: QuestionFields) -> str:
         content = question["arguments"]
     else:
         who = "A dry run of a script:" if "listed" in question else "A program asks:"
-        lines = [who, *(f"> {line}" for line in escape_invisible(str(question["message"])).splitlines())]
+        lines = [who, *(f"> {line}" for line in escape_invisible(str(question["message"])).split("\n"))]
         content = question.get("details")
     if content:
         # JSON escapes newlines in its strings.

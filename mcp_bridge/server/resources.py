@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import mimetypes
 from contextlib import suppress
@@ -21,7 +20,7 @@ from mcp_bridge.offload import on_thread
 from mcp_bridge.server.answers.displays import is_text
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.artifacts import StoredArtifact
+    from mcp_bridge.executions.artifacts import ReadArtifact, StoredArtifact
     from mcp_bridge.host.bridge import Bridge
 
 SCHEMA_URI = "program-schema://v1"
@@ -32,6 +31,9 @@ TRACE_SCHEME = "trace"
 JSON = "application/json"
 
 SHA256_META = "mcp-code-bridge/sha256"
+RECORDED_META = "mcp-code-bridge/recorded"
+"""Whether the ledger has that hash. It doesn't until the execution has ended."""
+
 EXPIRES_META = "mcp-code-bridge/expires"
 
 MAX_CHAR_BYTES = 4
@@ -167,7 +169,8 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     """Read one resource.
 
     Raises:
-        BridgeError: `unknown_artifact`, `unknown_output`, `unknown_trace`, `unknown_program`; `bad_argument`.
+        BridgeError: `unknown_artifact`, `artifact_changed`, `unknown_output`, `unknown_trace`, `unknown_program`;
+            `bad_argument`.
     """
     scheme, _, rest = uri.partition("://")
     rest = unquote(rest).rstrip("/")
@@ -185,13 +188,15 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
         raise BridgeError(
             "unknown_artifact", f"There is no resource {uri[:200]!r}.", hint="resources/list has those that there are."
         )
-    data = await bridge.own_files.read(uri)
-    return await on_thread(_artifact, data, uri, bridge.settings.max_output_chars)
+    return await on_thread(_artifact, await bridge.own_files.read(uri), uri, bridge.settings.max_output_chars)
 
 
-def _artifact(data: bytes, uri: str, max_chars: int) -> types.TextResourceContents | types.BlobResourceContents:
+def _artifact(
+    artifact: ReadArtifact, uri: str, max_chars: int
+) -> types.TextResourceContents | types.BlobResourceContents:
     """Text as text if it is short enough for an answer, else as bytes, which no client shows to its model."""
-    kind, meta = mime_type(uri), {SHA256_META: hashlib.sha256(data).hexdigest()}
+    data, kind = artifact.data, mime_type(uri)
+    meta = {SHA256_META: artifact.sha256, RECORDED_META: artifact.is_recorded}
     if is_text(kind) and len(data) <= MAX_CHAR_BYTES * max_chars:
         with suppress(UnicodeDecodeError):
             text = data.decode("utf-8")

@@ -316,7 +316,7 @@ def name_of(row: StoredExecution) -> str:
         return TOMBSTONE
     if row.kind == "program":
         return str(record_of(row)["program"])
-    lines = [line.strip() for line in str(source_of(row) or "").splitlines() if line.strip()]
+    lines = [line.strip() for line in str(source_of(row) or "").split("\n") if line.strip()]
     return next((line for line in lines if not line.startswith(_PREAMBLE)), lines[0] if lines else "script")
 
 

@@ -373,6 +373,8 @@ def _take_decision(row: TimelineRow, said: Decision) -> None:
 
 def _take_left(row: TimelineRow, payload: ProgramSuspension | ScriptSuspension | ProgramEnd | ScriptEnd) -> None:
     row.status = payload.status
+    if isinstance(payload, ScriptEnd) and payload.artifacts:
+        row.value = {"artifacts": [dict(one) for one in payload.artifacts]}
     match payload:
         case ProgramEnd(error=str(message)) if message:
             row.error = {"code": "", "message": message}

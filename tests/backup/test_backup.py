@@ -211,7 +211,7 @@ def goes_on(desk, kind, key="order-7"):
     assert Memories(desk.state, "ben").load("customer") == (kept, {"name": "ben's"} if kept else None)
     files = Files(desk.state, 1 << 30)
     if kept:
-        assert files.read(f"artifact://{RUN}/{'ü' * 120}") == b"kept"
+        assert files.read(f"artifact://{RUN}/{'ü' * 120}").data == b"kept"
         assert (desk.state / "outputs" / RUN / "stdout.txt").read_bytes() == b"printed"
     assert SecretFile(desk.state).read() == {"till": VALUE}
     assert [token.principal for token in TokenStore(desk.state).read().values()] == ["anna"]

@@ -2,10 +2,12 @@
 
 import ast
 import fcntl
+import io
 import json
 import os
 import pwd
 import re
+import struct
 import subprocess
 import termios
 import time
@@ -469,6 +471,48 @@ def test_nothing_in_a_question_is_hidden(hidden):
         assert hidden not in told
         assert "b" in told
     assert "漢字 é 😀" in "\n".join(terminal_output.question({"message": "漢字 é 😀"}))
+
+
+@pytest.mark.parametrize("separator", "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", ids=lambda char: f"{ord(char):04x}")
+def test_no_line_of_a_question_begins_within_a_text(separator):
+    # Each is an end of a line to `str.splitlines`.
+    parted, whole = (f"a{sign} “amount”: 1" for sign in (separator, "-"))
+    shown, expected = (
+        [
+            *terminal_output.question({"tool": "x", "arguments": {"to": text}, "announced": {"cc": text}}),
+            *terminal_output.question({"message": text, "details": text}),
+            *terminal_output.next_steps(
+                [{"kind": "in_doubt", "step": "s", "effect": 1, "tool": "x", "since": 0, "arguments": {"to": text}}],
+                "0" * 16,
+                None,
+            ),
+            *_question_text({"tool": "x", "arguments": {"to": text}, "announced": {"cc": text}}).split("\n"),
+            *_question_text({"message": text, "details": text}).split("\n"),
+        ]
+        for text in (parted, whole)
+    )
+    assert len(shown) == len(expected)
+    # What is there is shown, and nothing is left out.
+    escaped = [line for line in shown if "amount" in line]
+    assert len(escaped) == len([line for line in expected if "amount" in line])
+    written = {json.dumps(separator)[1:-1], escaping.escape_invisible(separator)}
+    assert all(any(sign in line for sign in written) for line in escaped)
+    assert not any(separator in line for line in shown)
+
+
+def test_a_terminal_does_not_choose_where_a_line_of_a_question_begins():
+    master, slave = os.openpty()
+    with os.fdopen(master), os.fdopen(slave, "w") as terminal:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        text = "漢" + "x" * 30 + "> “amount”: 1, " + "e\u0301" * 50
+        lines = terminal_output.question({"tool": "x", "arguments": {"to": text}, "why": "w" * 100})
+        shown = terminal_output.folded(lines, terminal, indent="  ")
+        assert all(len(line) - line.count("\u0301") + line.count("漢") <= 40 for line in shown)
+        assert all(line.startswith(("  > ", "  + ", "  call of x", "  why: ")) for line in shown)
+        # Nothing is left out.
+        whole = "".join(line[4:] if line.startswith("  + ") else f"\n{line[2:]}" for line in shown)
+        assert whole.split("\n")[1:] == lines
+        assert terminal_output.folded(lines, io.StringIO()) == lines
 
 
 # --- secret ---

@@ -13,13 +13,13 @@ ONE, OTHER = "0" * 16, "1" * 16
 @pytest.fixture
 def hashed(monkeypatch):
     """The names of the files that were hashed."""
-    names, digest = [], artifacts._digest
+    names, digest = [], Files._digest
 
-    def noted(path):
-        names.append(path.name)
-        return digest(path)
+    def noted(files, execution, name):
+        names.append(name)
+        return digest(files, execution, name)
 
-    monkeypatch.setattr(artifacts, "_digest", noted)
+    monkeypatch.setattr(Files, "_digest", noted)
     return names
 
 

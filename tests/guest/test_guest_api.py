@@ -888,7 +888,7 @@ async def test_an_artifact_with_an_odd_name_is_read_by_its_uri(sandboxes, tmp_pa
         uri, code = lines(record)
         assert " " not in uri
         assert "#" not in uri
-        assert bridge.files.read(uri) == b"x"
+        assert bridge.files.read(uri).data == b"x"
         assert code == "bad_artifact_name"
 
 

@@ -797,10 +797,10 @@ console.log(require("node:zlib").crc32(fs.readFileSync("large.bin")));
         assert {name: row["size"] for name, row in rows.items()} == {
             "small.txt": 8, "empty": 0, "other name.bin": 3 << 20, ".part-1": 5, "stdout.txt": 0,
         }  # fmt: skip
-        assert bridge.bridge.files.read(rows["small.txt"]["uri"]) == b"replaced"
+        assert bridge.bridge.files.read(rows["small.txt"]["uri"]).data == b"replaced"
         import zlib
 
-        assert zlib.crc32(bridge.bridge.files.read(rows["other name.bin"]["uri"])) == int(out[2])
+        assert zlib.crc32(bridge.bridge.files.read(rows["other name.bin"]["uri"]).data) == int(out[2])
         assert out[0].split(" artifact://")[0] == rows["small.txt"]["uri"]
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "files").rglob("*") if path.is_file()} == {0o600}
 

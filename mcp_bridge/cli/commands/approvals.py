@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -237,8 +238,9 @@ def _location(row: ApprovalRequest) -> str:
 
 
 def _print_question(row: ApprovalRequest) -> None:
-    for line in terminal_output.question(row.question, row.execution.origin if row.execution else ""):
-        terminal_output.echo(f"  {line}")
+    lines = terminal_output.question(row.question, row.execution.origin if row.execution else "")
+    for line in terminal_output.folded(lines, sys.stdout, indent="  "):
+        terminal_output.echo(line)
 
 
 def _print_decision(row: ApprovalRequest) -> None:

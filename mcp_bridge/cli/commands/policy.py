@@ -257,8 +257,7 @@ def explain(
         if as_json:
             print_json(explained.record())
             return exit_statuses.OK
-        for line in explained.text().splitlines():
-            terminal_output.echo(line)
+        terminal_output.echo(explained.text())
         if found.server not in listed:
             terminal_output.echo_err(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."

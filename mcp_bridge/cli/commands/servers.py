@@ -62,9 +62,10 @@ def list_(
         terminal_output.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
     for row in rows:
         for name, value in row["details"].items():
-            shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
-            told = "\n".join(escaping.escape_controls(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
-            terminal_output.print_styled(told, "dim")
+            shown = f" {terminal_output.hung(str(value))}"
+            if isinstance(value, (list, tuple)):
+                shown = "".join(f"\n  {terminal_output.hung(line)}" for line in value)
+            terminal_output.print_styled(f"{row['name']}: {name}:{shown}", "dim")
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
         terminal_output.print_styled(f"{where}: {problem['message']}", "yellow")

@@ -212,6 +212,6 @@ def _cell(stored: StoredExecution) -> dict[str, Any]:
 
 def _summary_line(code: str | None) -> str:
     """The first line of a cell's code, as far as it fits."""
-    lines = (code or "(erased)").strip().splitlines()
+    lines = (code or "(erased)").strip().split("\n")
     more = " …" if len(lines) > 1 else ""
     return escape_invisible(lines[0][:60]) + more

@@ -727,7 +727,8 @@ class Scripts:
             if (text := getattr(record, name)) is not None:
                 outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
         rebuilt = None if record.session is None else record.session.get("rebuilt")
-        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt, unused)
+        kept = [{name: row[name] for name in ("name", "size", "sha256")} for row in record.artifacts]
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt, unused, kept)
         entry = self.lifecycle.entry(end, script.execution)
         if script.is_dry and script.kept_key is not None:
             # It was only a dry run: the key is for the run, which may wait for it.

@@ -36,11 +36,13 @@ class FileVerdict:
         erased: How many executions are erased.
         opened: Whether payloads, states and rows of other tables were decrypted and authenticated, which needs the
             master key.
+        artifacts: SHA-256 of the artifacts that are recorded, by their executions and names: of those that were opened.
     """
 
     log: VerifiedLog
     erased: int
     opened: bool
+    artifacts: dict[str, dict[str, str]]
 
 
 def verify_file(
@@ -79,7 +81,7 @@ def verify_file(
         tables.check(ledger)
         if position is not None:
             position.check(ledger.connection)
-        return FileVerdict(log, len(tables.erased), master is not None)
+        return FileVerdict(log, len(tables.erased), master is not None, tables.artifacts())
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:

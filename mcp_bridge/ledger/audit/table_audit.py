@@ -119,6 +119,14 @@ class TableAudit:
         elif kind == "erasure":
             raise ValueError(kind)
 
+    def artifacts(self) -> dict[str, dict[str, str]]:
+        """SHA-256 of the artifacts that the ends of executions have recorded, by their executions and names."""
+        return {
+            execution: end.artifact_hashes
+            for execution, end in self._left.items()
+            if isinstance(end, ScriptEnd) and end.artifacts
+        }
+
     def check(self, ledger: Ledger) -> None:
         """Check the file's other tables against the entries, as far as that is possible with or without the master key.
 

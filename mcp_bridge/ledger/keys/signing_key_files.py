@@ -117,6 +117,12 @@ def _public_key(directory: Path) -> str | None:
         return None
 
 
+def foreign_public_key(directory: Path, vkey: str) -> str | None:
+    """The key in PUBLIC_KEY_FILE, if it is another than the log's; None if it is that, or no key."""
+    found = _public_key(directory)
+    return None if found == vkey else found
+
+
 def keep_public_key(directory: Path, vkey: str) -> None:
     """Keep PUBLIC_KEY_FILE up to date. Only verification elsewhere needs it, so a failure is ignored."""
     if _public_key(directory) != vkey:

@@ -1193,6 +1193,7 @@ class ProgramEnd(Payload):
 
 
 _OUTPUTS = ("stdout", "stderr", "value")
+_OF_ARTIFACT = ("name", "size", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -1206,6 +1207,7 @@ class ScriptEnd(Payload):
         outputs: SHA-256, in hexadecimal, of the record's `stdout`, `stderr` and `value`.
         rebuilt: How many cells of its session were run again from their records before it began; None for none.
         unused: How many of the calls that were approved after its dry run it hasn't made; None without a dry run.
+        artifacts: Rows of `name`, `size` and `sha256` (in hexadecimal) of the artifacts that its last run has kept.
     """
 
     KIND = "end"
@@ -1216,18 +1218,26 @@ class ScriptEnd(Payload):
     outputs: Mapping[str, str] = field(default_factory=dict)
     rebuilt: int | None = None
     unused: int | None = None
+    artifacts: Sequence[Object] = ()
+
+    @property
+    def artifact_hashes(self) -> dict[str, str]:
+        """The SHA-256 of each artifact, by its name."""
+        return {row["name"]: row["sha256"] for row in self.artifacts}
 
     def encode(self) -> dict[str, Any]:
         encoded = {"status": self.status} | _given(exit_code=self.exit_code)
         if self.error is not None:
             encoded |= self.error.encode()
-        return {**encoded, **self.outputs, **_given(rebuilt=self.rebuilt, unused=self.unused)}
+        artifacts = _listed(self.artifacts or None)
+        return {**encoded, **self.outputs, **_given(rebuilt=self.rebuilt, unused=self.unused, artifacts=artifacts)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
         outputs = {name: payload[name] for name in _OUTPUTS if name in payload}
-        error = _run_error(payload, "exit_code", "rebuilt", "unused", *_OUTPUTS)
-        rest = payload.get("rebuilt"), payload.get("unused")
+        error = _run_error(payload, "exit_code", "rebuilt", "unused", "artifacts", *_OUTPUTS)
+        artifacts = tuple({name: row[name] for name in _OF_ARTIFACT} for row in payload.get("artifacts", ()))
+        rest = payload.get("rebuilt"), payload.get("unused"), artifacts
         return cls(payload["status"], payload.get("exit_code"), error, outputs, *rest)
 
 

@@ -11,17 +11,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entries import TOMBSTONE
-from mcp_bridge.ledger.log.entry_encoding import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.log import INSERT_KEY
 from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
 from mcp_bridge.ledger.log.transaction import NewKey, RowMac, Seal, check_row, row_mac
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
-from mcp_bridge.ledger.storage.sealing import sealed_bytes
+from mcp_bridge.ledger.storage.sealing import damaged, sealed_bytes
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Entry
@@ -512,6 +514,30 @@ class ProgramStore:
         among = ", ".join("?" * len(executions))
         query = f"SELECT id, principal FROM executions WHERE id IN ({among})"  # noqa: S608 - question marks
         return dict(await self._database.read(query, executions))
+
+    async def ends(self, executions: Sequence[str]) -> dict[str, Any]:
+        """The payloads of the entries by which executions have ended, as JSON, without erased ones; at most 1,000.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        return await self._database.run_read(lambda connection: self._ends(connection, executions))
+
+    def _ends(self, connection: sqlite3.Connection, executions: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for execution, data, kept, sealed, wrapped in connection.execute(
+            "SELECT execution, entry, CAST(substr(nodes, 1, 32) AS BLOB), sealed, wrapped"  # noqa: S608 - question marks
+            " FROM entries JOIN payloads USING (sequence) JOIN data_keys USING (execution)"
+            f" WHERE execution IN ({_places(executions)}) AND kind = 'end' AND wrapped IS NOT NULL ORDER BY sequence",
+            executions,
+        ).fetchall():
+            leaf = decode(data)
+            if leaf_hash(data) != kept:
+                raise damaged(f"the entry {leaf.sequence} isn't its own")
+            pieces = pieces_of(connection, execution, self._database.master.open(execution, wrapped))
+            if (payload := payload_of(leaf, sealed, pieces)) is not None:
+                found[execution] = payload.value()
+        return found
 
     async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
         """The execution of an idempotency key; None if there is none.

@@ -567,7 +567,10 @@ def test_the_public_key_is_that_of_now(ledger):
     public.unlink()
     more(ledger)
     assert public.read_text() == f"{lost}\n"
+    assert ledger.run("audit", "verify", "--json").json["foreign_public_key"] is None
     public.write_text(f"{signer().vkey}\n")
+    assert ledger.run("audit", "verify", "--json").json["foreign_public_key"] == signer().vkey
+    assert f"checkpoint.pub has another key, {signer().vkey}" in ledger.run("audit", "verify").out
     more(ledger)
     assert public.read_text() == f"{lost}\n"
     ledger.run("audit", "verify", "--key", public)

@@ -184,7 +184,9 @@ def test_artifacts_and_memories_that_were_acknowledged_are_there_after_a_power_c
         for what, *rest in told:
             if what == "artifact":
                 execution, number = rest
-                assert [files.read(f"artifact://{execution}/{name}") for name in "ab"] == [keeping.content(number)] * 2
+                assert [files.read(f"artifact://{execution}/{name}").data for name in "ab"] == [
+                    keeping.content(number)
+                ] * 2
             elif what == "memory":
                 (number,) = rest
                 assert memories.load("same")[1]["number"] >= number

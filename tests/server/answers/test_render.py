@@ -196,6 +196,9 @@ class Bridge:
     async def owners(self, _executions):
         return {}
 
+    async def ends(self, _executions):
+        return {}
+
     def aliases(self):
         return ["git"]
 
