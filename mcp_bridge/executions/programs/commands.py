@@ -41,13 +41,16 @@ class ProgramCommands:
         run = await self._programs.start(
             program, context, key, self._principal, self._effects(client), client.starter, client.asker
         )
-        return to_record(run) if isinstance(run, StoredExecution) else await self._programs.drive(run)
+        if isinstance(run, StoredExecution):
+            return to_record(run)
+        client.begun(run.execution)
+        return await self._programs.drive(run)
 
     async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`."""
-        return await self._programs.drive(
-            await self._programs.resume(stored.id, event, self._principal, self._effects(client))
-        )
+        run = await self._programs.resume(stored.id, event, self._principal, self._effects(client))
+        client.begun(run.execution)
+        return await self._programs.drive(run)
 
     async def settle(
         self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.idempotency.generated_keys import (
@@ -592,6 +592,7 @@ class Scripts:
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
+            active.job.client.begun(active.script.execution)
             try:
                 record = await self._run_to_record(active, observed)
             except SuspendedRunExistsError:
@@ -627,10 +628,18 @@ class Scripts:
                 await self._release_key(execution)
                 observed.status = await self._refuse(execution, exc)
             # A generated key counts once it is written down.
-            elif active.script.kept_key:
+            elif script.kept_key:
                 await self._interrupt(execution, active.last_record)
             else:
-                observed.status = await self._refuse(execution, exc)
+                observed.status = await self._refuse(execution, exc, has_begun=script.has_begun)
+            if script.has_begun and isinstance(exc, Exception):
+                cause = _as_bridge_error(execution, exc)
+                again = (
+                    "Asked for again with the same idempotency key, it goes on from its record."
+                    if script.kept_key
+                    else f"Asking again does it anew: `mcp-bridge execution show {execution}` has what it did."
+                )
+                raise RunInterruptedError(execution, observed.status, cause, again) from exc
             raise
         return record
 
@@ -678,7 +687,9 @@ class Scripts:
             gate = self._runner.gate(execution, job.client, job.servers, dry_run=True)
             gate.values.adopt(await self._store.values(execution))
             gate.adopt(self.lifecycle.usage(history))
-        return active._replace(script=self._script(execution, gate, active.script.kept_key, past), gate=gate)
+        script = self._script(execution, gate, active.script.kept_key, past)
+        script.has_begun = script.has_begun or active.script.has_begun
+        return active._replace(script=script, gate=gate)
 
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
@@ -788,15 +799,20 @@ class Scripts:
                 execution, status="interrupted", record=record, due=earliest_due(record), after=last_looked(record)
             )
 
-    async def _refuse(self, execution: str, exc: BaseException) -> str:
-        """Finish a run that has ended without a record, and can't go on. Its status."""
-        refused = _refused(execution, exc)
+    async def _refuse(self, execution: str, exc: BaseException, *, has_begun: bool = False) -> str:
+        """Finish a run that has ended without a record, and can't go on.
+
+        Returns:
+            Its status; `interrupted` if it had begun, and its end can't be recorded.
+        """
+        refused = _refused(execution, exc, has_begun=has_begun)
         status: str = refused["status"]
         if self.lifecycle.under_way(execution) is not None:
             entry = self.lifecycle.entry(ScriptEnd(status), execution)
             with contextlib.suppress(BridgeError):
                 await self.lifecycle.leave(execution, entry, status=status, record=refused)
-        return status
+                return status
+        return "interrupted" if has_begun else status
 
     async def _release_key(self, execution: str) -> None:
         with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
@@ -912,13 +928,21 @@ def _stored_record(stored: StoredExecution) -> ExecutionRecord:
     return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 
-def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
+def _refused(execution: str, exc: BaseException, *, has_begun: bool = False) -> dict[str, Any]:
     ended = {"execution": execution, "exit_code": 1}
+    status = "error" if has_begun else "refused"
     if isinstance(exc, BridgeError):
-        return ended | {"status": "refused", "error": exc.record()}
+        return ended | {"status": status, "error": exc.record()}
     if isinstance(exc, Exception):
-        return ended | {"status": "refused", "error": {"code": "internal_error", "message": ""}}
+        return ended | {"status": status, "error": {"code": "internal_error", "message": ""}}
     return ended | {"status": "cancelled"}
+
+
+def _as_bridge_error(execution: str, exc: Exception) -> BridgeError:
+    if isinstance(exc, BridgeError):
+        return exc
+    logger.error("running the execution %s failed", execution, exc_info=exc)
+    return BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:

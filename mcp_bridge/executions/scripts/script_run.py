@@ -62,6 +62,7 @@ class ScriptRun:
         hold: The calls that can't be answered now.
         programs: The programs that it drives.
         waits: Its waits for times and events.
+        has_begun: Whether a sandbox has run any of it, also in an earlier run.
         made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
 
@@ -81,6 +82,7 @@ class ScriptRun:
         self.key = key
         self.live = live
         self.history = history or CallHistory()
+        self.has_begun = bool(self.history.calls)
         self.has_unnamed = False
         self.hold = HeldCalls()
         self.made_now: str | None = None

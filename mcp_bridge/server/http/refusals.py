@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.http.rate_limits import RateLimits, client_site
+from mcp_bridge.server.principal_calls import cancelled_call
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -110,17 +111,19 @@ class Ended(RefusedRequest):
     Args:
         request_id: Its id.
         message: Why it is.
+        execution: The id of the execution that it has begun, as far as is known.
         goes_on: Whether what it has begun goes on without it.
     """
 
-    def __init__(self, request_id: types.RequestId, message: str, *, goes_on: bool = False) -> None:
-        what = "goes on" if goes_on else "was cancelled: what it had done stays done"
-        hint = "`mcp-bridge execution list` has it. Ask again where it may be done again."
-        super().__init__(HTTP_OK, BridgeError("cancelled", f"{message} The request had begun, and {what}.", hint=hint))
+    def __init__(
+        self, request_id: types.RequestId, message: str, *, execution: str | None, goes_on: bool = False
+    ) -> None:
+        super().__init__(HTTP_OK, cancelled_call("cancelled", message, execution=execution, goes_on=goes_on))
         self._request_id = request_id
 
     def _answer(self) -> types.JSONRPCError:
-        error = types.ErrorData(code=REQUEST_CANCELLED, message=str(self.error), data={"code": self.error.code})
+        data = {"code": self.error.code} | self.error.details
+        error = types.ErrorData(code=REQUEST_CANCELLED, message=str(self.error), data=data)
         return types.JSONRPCError(jsonrpc="2.0", id=self._request_id, error=error)
 
     def response(self) -> Response:
