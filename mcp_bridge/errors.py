@@ -118,15 +118,13 @@ class RunInterruptedError(BridgeError):
 
     Attributes:
         execution: The execution's id.
-        status: How it is left: `interrupted`; or `error`, where that could be recorded and it can't go on.
     """
 
-    def __init__(self, execution: str, status: str, cause: BridgeError, again: str) -> None:
+    def __init__(self, execution: str, cause: BridgeError, again: str) -> None:
         """Take over the error's code, private data and details.
 
         Args:
             execution: The execution's id.
-            status: How it is left.
             cause: What has ended it.
             again: What asking for it again does: a sentence.
         """
@@ -136,7 +134,6 @@ class RunInterruptedError(BridgeError):
             cause.code, message, hint=hint, private=cause.private, **cause.details | {"execution": execution}
         )
         self.execution = execution
-        self.status = status
 
 
 def log_failure(logger: logging.Logger, error: Exception, message: str, *args: object) -> None:

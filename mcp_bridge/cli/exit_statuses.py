@@ -25,7 +25,7 @@ def error_record(error: BridgeError, status: int) -> dict[str, Any]:
     """
     begun = {"status": "refused"}
     if isinstance(error, RunInterruptedError):
-        begun = {"execution": error.execution, "status": error.status}
+        begun = {"execution": error.execution, "status": "interrupted"}
     return {**begun, "exit_code": status, "error": error.record()}
 
 

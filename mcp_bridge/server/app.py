@@ -494,7 +494,7 @@ async def _run_script(
             # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except RunInterruptedError as exc:
-            result = _refused(bridge.settings, ctx, exc, exc.status, exc.execution)
+            result = _refused(bridge.settings, ctx, exc, "interrupted", exc.execution)
         except BridgeError as exc:
             result = _refused(bridge.settings, ctx, exc)
         except Exception:

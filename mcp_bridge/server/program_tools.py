@@ -184,7 +184,7 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
 
 def refused(error: BridgeError, settings: Settings) -> types.CallToolResult:
     """The answer to a call that was refused, or whose program was ended by an error of the bridge."""
-    begun = {"trace_id": error.execution, "status": error.status} if isinstance(error, RunInterruptedError) else {}
+    begun = {"trace_id": error.execution, "status": "interrupted"} if isinstance(error, RunInterruptedError) else {}
     return _answered({**begun, "error": str(error), "code": error.code, **error.details}, settings)
 
 

@@ -418,8 +418,8 @@ class Programs:
                         record = await self.keep(run)
                         observed.status = record["status"]
             except BridgeError as exc:
-                again = f"`mcp-bridge execution resume {run.execution}` goes on with it, and so does its idempotency key."
-                raise RunInterruptedError(run.execution, observed.status, exc, again) from exc
+                again = f"`mcp-bridge execution resume {run.execution}`, or its idempotency key, goes on with it."
+                raise RunInterruptedError(run.execution, exc, again) from exc
         return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:

@@ -627,19 +627,14 @@ class Scripts:
                 # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
                 observed.status = await self._refuse(execution, exc)
+                raise
             # A generated key counts once it is written down.
-            elif script.kept_key:
+            if script.kept_key or (script.has_called and isinstance(exc, Exception)):
                 await self._interrupt(execution, active.last_record)
             else:
-                observed.status = await self._refuse(execution, exc, has_begun=script.has_begun)
+                observed.status = await self._refuse(execution, exc)
             if script.has_begun and isinstance(exc, Exception):
-                cause = _as_bridge_error(execution, exc)
-                again = (
-                    "Asked for again with the same idempotency key, it goes on from its record."
-                    if script.kept_key
-                    else f"Asking again does it anew: `mcp-bridge execution show {execution}` has what it did."
-                )
-                raise RunInterruptedError(execution, observed.status, cause, again) from exc
+                raise _interrupted(script, exc) from exc
             raise
         return record
 
@@ -799,20 +794,15 @@ class Scripts:
                 execution, status="interrupted", record=record, due=earliest_due(record), after=last_looked(record)
             )
 
-    async def _refuse(self, execution: str, exc: BaseException, *, has_begun: bool = False) -> str:
-        """Finish a run that has ended without a record, and can't go on.
-
-        Returns:
-            Its status; `interrupted` if it had begun, and its end can't be recorded.
-        """
-        refused = _refused(execution, exc, has_begun=has_begun)
+    async def _refuse(self, execution: str, exc: BaseException) -> str:
+        """Finish a run that has ended without a record, and can't go on. Its status."""
+        refused = _refused(execution, exc)
         status: str = refused["status"]
         if self.lifecycle.under_way(execution) is not None:
             entry = self.lifecycle.entry(ScriptEnd(status), execution)
             with contextlib.suppress(BridgeError):
                 await self.lifecycle.leave(execution, entry, status=status, record=refused)
-                return status
-        return "interrupted" if has_begun else status
+        return status
 
     async def _release_key(self, execution: str) -> None:
         with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
@@ -928,21 +918,26 @@ def _stored_record(stored: StoredExecution) -> ExecutionRecord:
     return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 
-def _refused(execution: str, exc: BaseException, *, has_begun: bool = False) -> dict[str, Any]:
+def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
     ended = {"execution": execution, "exit_code": 1}
-    status = "error" if has_begun else "refused"
     if isinstance(exc, BridgeError):
-        return ended | {"status": status, "error": exc.record()}
+        return ended | {"status": "refused", "error": exc.record()}
     if isinstance(exc, Exception):
-        return ended | {"status": status, "error": {"code": "internal_error", "message": ""}}
+        return ended | {"status": "refused", "error": {"code": "internal_error", "message": ""}}
     return ended | {"status": "cancelled"}
 
 
-def _as_bridge_error(execution: str, exc: Exception) -> BridgeError:
-    if isinstance(exc, BridgeError):
-        return exc
-    logger.error("running the execution %s failed", execution, exc_info=exc)
-    return BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+def _interrupted(script: ScriptRun, exc: Exception) -> RunInterruptedError:
+    """The error for a script that had begun, and was ended by another one."""
+    if not isinstance(exc, BridgeError):
+        logger.error("running the execution %s failed", script.execution, exc_info=exc)
+        exc = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+    again = (
+        "Asked for again with the same idempotency key, it goes on from its record."
+        if script.kept_key
+        else f"Asking again does it anew: `mcp-bridge execution show {script.execution}` has what it did."
+    )
+    return RunInterruptedError(script.execution, exc, again)
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:

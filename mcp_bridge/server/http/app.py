@@ -309,8 +309,7 @@ async def serve_http(
                 # Streams have ended with their sessions.
                 web.should_exit = True
                 await anyio.sleep_forever()
-        failure = supervisor.failure
-    return supervisor.error or failure
+        return supervisor.error or supervisor.failure
 
 
 async def _until_leaving(signals: AsyncIterator[signal.Signals], supervisor: BridgeSupervisor) -> None:
@@ -321,7 +320,7 @@ async def _until_leaving(signals: AsyncIterator[signal.Signals], supervisor: Bri
     async with anyio.create_task_group() as tasks:
 
         async def until_failed() -> None:
-            while (failure := supervisor.failure) is None:
+            while (failure := supervisor.failure) is None:  # noqa: ASYNC110 - it may be of a bridge yet to be opened
                 await anyio.sleep(FAILURE_SECONDS)
             log_failure(logger, failure, "leaving, since nothing can be recorded any more")
             tasks.cancel_scope.cancel()

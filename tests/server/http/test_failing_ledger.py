@@ -85,7 +85,9 @@ async def test_a_program_whose_end_cannot_be_recorded_is_told_that_it_had_begun(
         assert told["trace_id"] in told["error"]
 
 
-@pytest.mark.parametrize("command", [("run", "-c", CODE), ("program", "run", "program.json")], ids=["script", "program"])
+@pytest.mark.parametrize(
+    "command", [("run", "-c", CODE), ("program", "run", "program.json")], ids=["script", "program"]
+)
 async def test_a_command_whose_run_cannot_be_recorded_to_its_end_says_that_it_had_begun(configure, filling, command):
     filling.goes_on.set()
     setup = configure(remote(filling.port))
@@ -97,6 +99,7 @@ async def test_a_command_whose_run_cannot_be_recorded_to_its_end_says_that_it_ha
         *command,
         "--json",
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         env=setup.env,
         cwd=setup.home,
     )
@@ -137,5 +140,3 @@ async def test_a_bridge_that_can_record_nothing_any_more_is_not_ready_and_ends_w
         assert bridge.logged.count(b"nothing can be recorded any more") == 1
         assert bridge.logged.count(b"executions that wait could not be looked at") <= 1
         assert b"Traceback" not in bridge.logged
-
-
