@@ -975,8 +975,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "not_derivable": Description(
             "No program can be made from the execution.", "Read the reason in the message.", _COMMAND),
         "not_recorded": Description(
-            "The ledger can't be written, so nothing is done any more.",
-            "Read the reason; fix the disk, and start again.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
+            "The ledger can't be written, so nothing is done any more. What had begun is answered with its execution.",
+            "Read the reason; fix the disk, and restart the bridge.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
         "not_replayable": Description("The execution can't be replayed.", "Read the reason in the message.", _COMMAND),
         "nothing_is_lost": Description(
             "The ledger has all that it had, so there is no loss to accept.",

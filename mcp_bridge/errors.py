@@ -113,6 +113,29 @@ class BridgeError(Exception):
         return cast("ErrorRecord", out | self.details)
 
 
+class RunInterruptedError(BridgeError):
+    """An execution that had begun was ended by an error of the bridge: what it had done stays done.
+
+    Attributes:
+        execution: The execution's id.
+    """
+
+    def __init__(self, execution: str, cause: BridgeError, again: str) -> None:
+        """Take over the error's code, private data and details.
+
+        Args:
+            execution: The execution's id.
+            cause: What has ended it.
+            again: What asking for it again does: a sentence.
+        """
+        hint = f"{cause.hint} {again}" if cause.hint else again
+        message = f"{cause.message} The execution {execution} had begun: what it had done stays done."
+        super().__init__(
+            cause.code, message, hint=hint, private=cause.private, **cause.details | {"execution": execution}
+        )
+        self.execution = execution
+
+
 def log_failure(logger: logging.Logger, error: Exception, message: str, *args: object) -> None:
     """Log an error that is reported nowhere else: a `BridgeError` as a sentence, any other with its traceback.
 

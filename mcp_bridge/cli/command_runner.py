@@ -39,14 +39,14 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
 
     Args:
         work: Returns the exit status.
-        as_json: Whether to print errors as JSON on standard output, too: `{"status": "refused", "exit_code", "error"}`.
+        as_json: Whether to print errors as JSON on standard output, too, as `exit_statuses.error_record`.
     """
     try:
         status = work()
     except BridgeError as exc:
         if as_json:
             status = exit_statuses.exit_code(exc, exit_statuses.FAILED)
-            print_json({"status": "refused", "exit_code": status, "error": exc.record()})
+            print_json(exit_statuses.error_record(exc, status))
         else:
             status = exit_statuses.print_error(exc, exit_statuses.FAILED)
     except KeyboardInterrupt:

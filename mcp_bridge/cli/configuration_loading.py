@@ -75,6 +75,13 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     return loaded
 
 
+def keep_information_off_terminal() -> None:
+    """Log what is only for information to `log_file` alone: a command that explains itself shows what it finds."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            handler.addFilter(lambda record: record.levelno != logging.INFO)
+
+
 _noticed: set[IgnoredFile | Problem] = set()
 
 

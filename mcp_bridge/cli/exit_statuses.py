@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.errors import RunInterruptedError
 from mcp_bridge.escaping import escape_controls
 
 if TYPE_CHECKING:
@@ -15,8 +16,23 @@ if TYPE_CHECKING:
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
 
+def error_record(error: BridgeError, status: int) -> dict[str, Any]:
+    """What `--json` prints for an error.
+
+    Args:
+        error: The error.
+        status: The exit status.
+    """
+    begun = {"status": "refused"}
+    if isinstance(error, RunInterruptedError):
+        begun = {"execution": error.execution, "status": "interrupted"}
+    return {**begun, "exit_code": status, "error": error.record()}
+
+
 def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """The exit status of an error; `other` if the command line isn't at fault."""
+    """The exit status of an error; `other` if the command line isn't at fault, and nothing was run."""
+    if isinstance(error, RunInterruptedError):
+        return FAILED
     # Only a command that fails loads the descriptions.
     from mcp_bridge.error_codes import DESCRIPTIONS
 

@@ -30,6 +30,7 @@ class Client:
         progress: Called with what the script reports.
         live: Gets what the script prints while it runs.
         on_server_message: Called with what servers say while they work on its calls: their progress, and what they log.
+        on_begun: Called with the id of the execution that runs for it, once that is known.
     """
 
     starter: Starter = "agent"
@@ -40,3 +41,9 @@ class Client:
     progress: Progress | None = None
     live: LiveOutput | None = None
     on_server_message: Callable[[str], None] | None = None
+    on_begun: Callable[[str], None] | None = None
+
+    def begun(self, execution: str) -> None:
+        """Tell the id of the execution that runs for it."""
+        if self.on_begun is not None:
+            self.on_begun(execution)

@@ -490,6 +490,7 @@ class Bridge:
         sampler: Sampler | None = None,
         live: LiveOutput | None = None,
         on_server_message: Callable[[str], None] | None = None,
+        on_begun: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
         dry_run: bool = False,
@@ -514,6 +515,7 @@ class Bridge:
             sampler: Asks the client's model.
             live: Tells what the script prints while it runs.
             on_server_message: Told what servers say while they work on its calls: their progress, and what they log.
+            on_begun: Told the id of the execution that runs.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
             dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
@@ -524,6 +526,7 @@ class Bridge:
             is_expected: Whether this is within `expected`.
 
         Raises:
+            RunInterruptedError: It had begun, and was ended by an error of the bridge.
             BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
                 `bad_timeout`, `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`,
                 `bad_arguments`, `bad_package`, `package_refused`. Without its packages: as `Installer.resolve` and
@@ -531,7 +534,7 @@ class Bridge:
                 `SandboxProcess.wait`. Of a session: as `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(
-            starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, on_server_message
+            starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, on_server_message, on_begun
         )
         names = None if files is None else list(dict.fromkeys(files))
         self._require_language(language)
@@ -1004,6 +1007,7 @@ class Bridge:
         starter: Starter = "agent",
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        on_begun: Callable[[str], None] | None = None,
     ) -> dict[str, Any]:
         """Run a program without a sandbox: nothing of it is code.
 
@@ -1014,14 +1018,16 @@ class Bridge:
             starter: As `run`.
             asker: As `run`.
             sampler: As `run`.
+            on_begun: As `run`.
 
         Returns:
             Its record, as `messages.TraceGet` has it.
 
         Raises:
+            RunInterruptedError: As `run`.
             BridgeError: It was not started: as `Programs.start`.
         """
-        client = Client(starter, asker=self._asker(asker), sampler=sampler)
+        client = Client(starter, asker=self._asker(asker), sampler=sampler, on_begun=on_begun)
         return await self._program_commands.start(program, context or {}, key, client)
 
     async def resume_execution(
@@ -1031,6 +1037,7 @@ class Bridge:
         *,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        on_begun: Callable[[str], None] | None = None,
     ) -> dict[str, Any]:
         """Go on with an execution: a program without a sandbox, a script in one.
 
@@ -1039,12 +1046,14 @@ class Bridge:
             event: As `Commands.resume`.
             asker: As `run`.
             sampler: As `run`.
+            on_begun: As `run`.
 
         Raises:
+            RunInterruptedError: As `run`.
             BridgeError: `unknown_trace`; as `Commands.resume`.
         """
         stored = await self.lifecycle.stored(execution, self.principal.name)
-        client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
+        client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler, on_begun=on_begun)
         async with self._turn_of(stored):
             return await self._commands(stored).resume(stored, event, client)
 

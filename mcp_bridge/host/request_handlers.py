@@ -153,6 +153,10 @@ class Requests:
         self._has_read: set[str] = set()
         """The executions whose outputs the script has."""
 
+    def begun(self) -> None:
+        """The sandbox has begun to run the script."""
+        self._script.has_begun = True
+
     async def close(self) -> None:
         """The sandbox has ended."""
         await self._programs.close()

@@ -126,7 +126,7 @@ class Lane:
         if self._admitted >= self.max_concurrent + self.max_queued:
             raise BridgeError(
                 "busy",
-                f"{self.max_concurrent} runs are under way, and {self.max_queued} wait.",
+                _occupied(self.max_concurrent, self.max_queued),
                 hint="Try again when some have ended.",
                 waiting=self.max_queued,
             )
@@ -166,3 +166,10 @@ class Lane:
     def _leave(self) -> None:
         self.running -= 1
         self._queue.end()
+
+
+def _occupied(running: int, waiting: int) -> str:
+    runs = "1 run is" if running == 1 else f"{running} runs are"
+    if not waiting:
+        return f"{runs} under way, and none may wait."
+    return f"{runs} under way, and {waiting} {'waits' if waiting == 1 else 'wait'}."

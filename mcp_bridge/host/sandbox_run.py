@@ -311,6 +311,7 @@ class SandboxRun:
                     self._ready_at = self._last_beat = time.monotonic()
                     self._clock.start()
                     self._ready.set()
+                    self._requests.begun()
             case messages.OutputWrite():
                 self._outputs.write(message)
                 if self._live is not None:

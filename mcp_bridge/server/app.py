@@ -29,7 +29,7 @@ from mcp_bridge.bridge_identity import (
     decode_via,
     via,
 )
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.near_names import nearest
@@ -43,7 +43,7 @@ from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.ending_signals import terminations
 from mcp_bridge.server.messages.argument_faults import argument_faults
 from mcp_bridge.server.messages.stdio import stdio_transport
-from mcp_bridge.server.principal_calls import PrincipalCalls
+from mcp_bridge.server.principal_calls import PrincipalCalls, cancelled_call
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions, take_unreadable
 from mcp_bridge.server.request_telemetry import RequestTelemetry
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import ServerRequestContext
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
@@ -80,14 +81,8 @@ _MAX_NAME_CHARS = 100
 
 CONVERSATIONS = "conversations"
 
-_BEGUN = "The call had begun, and was cancelled: {}. What it had done stays done."
-_BEGUN_HINT = "`mcp-bridge execution list` has it. Ask again where it may be done again."
-
-ENDED = BridgeError(
-    "not_a_principal", _BEGUN.format("its principal may not use this bridge any more"), hint=_BEGUN_HINT
-)
-
-STOPPED = BridgeError("cancelled", _BEGUN.format("the bridge is being stopped"), hint=_BEGUN_HINT)
+_ENDED: tuple[Code, str] = "not_a_principal", "Its principal may not use this bridge any more."
+_STOPPED: tuple[Code, str] = "cancelled", "The bridge is being stopped."
 
 PRINCIPAL_KEY = "mcp_bridge.principal"
 """Whose request it is, in the scope of a request over HTTP (ASGI)."""
@@ -201,11 +196,11 @@ def mcp_server(
             result = await under_way.run(principal_of(ctx).name, begin)
             if result is not None:
                 return result
-            why = STOPPED if under_way.is_over else ENDED
+            why = cancelled_call(*(_STOPPED if under_way.is_over else _ENDED), execution=questions.execution)
             if offered is not None and name not in scripted:
                 ended: types.CallToolResult = offered.refused(why, supervisor.settings)
                 return ended
-            return _refused(supervisor.settings, ctx, why, status="cancelled")
+            return _refused(supervisor.settings, ctx, why, "cancelled", questions.execution)
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work, principal_of(ctx).name)
@@ -491,12 +486,15 @@ async def _run_script(
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 # A server is asked for its progress only if somebody is told of it.
                 on_server_message=reporter.notify if is_reported else None,
+                on_begun=questions.begun,
             )
             record.notices += questions.notices
             if principal_of(ctx) is LOCAL_PRINCIPAL:
                 record.notices += supervisor.configuration_changes()
             # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
+        except RunInterruptedError as exc:
+            result = _refused(bridge.settings, ctx, exc, "interrupted", exc.execution)
         except BridgeError as exc:
             result = _refused(bridge.settings, ctx, exc)
         except Exception:
@@ -533,10 +531,16 @@ def _bad_arguments(tool: str, exc: ValidationError) -> BridgeError:
 
 
 def _refused(
-    settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError, *, status: str = "refused"
+    settings: Settings,
+    ctx: ServerRequestContext[dict[str, Any]],
+    error: BridgeError,
+    status: str = "refused",
+    execution: str | None = None,
 ) -> types.CallToolResult:
+    """The answer to a call that has no record; `execution` if it had begun one."""
     result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    add_refusal(result, {"status": status, "error": error.record()}, settings, _client(ctx))
+    begun = {} if execution is None else {"execution": execution}
+    add_refusal(result, begun | {"status": status, "error": error.record()}, settings, _client(ctx))
     return result
 
 

@@ -82,6 +82,11 @@ class BridgeSupervisor:
         return self._bridge
 
     @property
+    def failure(self) -> BridgeError | None:
+        """Why the open bridge can record nothing any more, and so does nothing; or None."""
+        return None if self._bridge is None else self._bridge.database.failure
+
+    @property
     def error(self) -> BridgeError | None:
         """Why there is no bridge, or None."""
         return self._attempt.error

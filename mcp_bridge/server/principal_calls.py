@@ -10,10 +10,33 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mcp_bridge.error_codes import Code
+
 T = TypeVar("T")
+
+
+def cancelled_call(code: Code, why: str, *, execution: str | None, goes_on: bool = False) -> BridgeError:
+    """The error for a call that is answered before its end.
+
+    Args:
+        code: The error's code.
+        why: Why it is: a sentence.
+        execution: The id of the execution that it has begun, as far as is known.
+        goes_on: Whether that goes on without the call.
+    """
+    subject = "The call" if execution is None else f"The call's execution {execution}"
+    what = "goes on" if goes_on else "was cancelled. What it had done stays done"
+    has_it = f"show {execution}" if execution else "list"
+    hint = f"`mcp-bridge execution {has_it}` has it. Ask again where it may be done again."
+    error = BridgeError(code, f"{why} {subject} had begun, and {what}.", hint=hint)
+    if execution is not None:
+        error.details["execution"] = execution
+    return error
 
 
 class PrincipalCalls:

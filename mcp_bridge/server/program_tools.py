@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.answers.cut_output import cut
@@ -89,13 +89,18 @@ async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questio
         arguments.idempotency_key or None,
         asker=questions,
         sampler=questions.sample,
+        on_begun=questions.begun,
     )
     return _summary(record, name)
 
 
 async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:
     record = await bridge.resume_execution(
-        arguments.trace_id, Resume(arguments.payload), asker=questions, sampler=questions.sample
+        arguments.trace_id,
+        Resume(arguments.payload),
+        asker=questions,
+        sampler=questions.sample,
+        on_begun=questions.begun,
     )
     return _summary(record, "")
 
@@ -178,8 +183,9 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
 
 
 def refused(error: BridgeError, settings: Settings) -> types.CallToolResult:
-    """The answer to a call that was refused."""
-    return _answered({"error": str(error), "code": error.code, **error.details}, settings)
+    """The answer to a call that was refused, or whose program was ended by an error of the bridge."""
+    begun = {"trace_id": error.execution, "status": "interrupted"} if isinstance(error, RunInterruptedError) else {}
+    return _answered({**begun, "error": str(error), "code": error.code, **error.details}, settings)
 
 
 def _answered(answer: dict[str, Any], settings: Settings) -> types.CallToolResult:

@@ -63,6 +63,10 @@ UNREADABLE = types.ElicitResult(action="cancel")
 """What stands for an answer that can't be read: nobody has decided, and no model has answered."""
 
 
+CALL_KEY = "mcp_bridge.call"
+"""A list in the scope of a request over HTTP (ASGI): it gets the `Questions` of the call that the request makes."""
+
+
 class Questions:
     """Requests to the client of one call. This base class can ask nobody.
 
@@ -71,6 +75,7 @@ class Questions:
         may_approve: Whether the client's principal decides, by the configuration of now: a question may be open for
             long. Set by whoever knows the call.
         notices: What the call's answer has to say of the questions.
+        execution: The id of the execution that runs for the call, once it has begun.
     """
 
     may_vanish = True
@@ -81,11 +86,23 @@ class Questions:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
         self.may_approve: Callable[[], Awaitable[bool]] = _never_approves
         self.notices: list[str] = []
+        self.execution: str | None = None
         capabilities = ctx.session.client_capabilities
         elicitation = capabilities.elicitation if capabilities else None
         # An empty elicitation capability means forms: it predates the other mode.
         self._forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
         self._samples = capabilities is not None and capabilities.sampling is not None
+        self.belongs_to(ctx)
+
+    def belongs_to(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
+        """Note the request that is open for the call now."""
+        self.ctx = ctx
+        if ctx.request is not None and (calls := ctx.request.scope.get(CALL_KEY)) is not None:
+            calls.append(self)
+
+    def begun(self, execution: str) -> None:
+        """Note the execution that runs for the call."""
+        self.execution = execution
 
     @property
     def can_be_asked(self) -> bool:
@@ -252,7 +269,7 @@ class Conversations:
                 )
                 raise MCPError(types.INVALID_PARAMS, message, {"code": "bad_argument"})
             del self._parked[principal, params.request_state]
-            parked.ctx = ctx
+            parked.belongs_to(ctx)
             parked.news = anyio.Event()
             parked.take(params.input_responses or {})
         elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:

@@ -549,6 +549,14 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     assert b"A script ran in a fresh container" in shown.stdout
 
 
+def test_doctor_shows_nothing_that_is_logged_for_information_between_its_findings(configure, tmp_path):
+    setup = configure(log_level="info", log_file=str(tmp_path / "bridge.log"))
+    shown = setup.run("doctor")
+    assert shown.returncode == 0
+    assert b"INFO" not in shown.stdout + shown.stderr
+    assert "INFO" in (tmp_path / "bridge.log").read_text()
+
+
 def test_doctor_says_that_the_ledger_has_no_room(configure):
     setup = configure(ledger={"min_free": "99999g"})
     ended = setup.run("doctor", "--json")

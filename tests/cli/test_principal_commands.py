@@ -94,6 +94,18 @@ def test_a_list_names_everybody_and_what_is_wrong(operator):
     assert "cara" in operator.run("list").stdout
 
 
+def test_a_list_says_who_vouches_for_a_principal_without_a_token(operator):
+    proxy = 'header = "x-subject"\ntrusted = ["127.0.0.1"]\nprincipals = { "CN=ben" = "ben" }'
+    oauth = 'issuer = "https://issuer.example.com"\naudience = "https://bridge.example.com/mcp"'
+    operator.config.write_text(
+        "[principals.anna]\n[principals.ben]\n[principals.cara]\n"
+        f'[authentication.oauth]\n{oauth}\nprincipals = {{ "a" = "anna", "b" = "ben" }}\n[authentication.proxy]\n{proxy}\n'
+    )
+    listed = operator.run("list").stdout
+    for name, by in (("anna", "by its issuer"), ("ben", "by its issuer or by its certificate"), ("cara", "none")):
+        assert re.search(rf"^{name} +{by} *$", listed, re.MULTILINE), listed
+
+
 def test_a_token_is_replaced_and_revoked(operator):
     first = json.loads(operator.run("add", "anna", "--json").stdout)
     second = json.loads(operator.run("rotate", "anna", "--json").stdout)

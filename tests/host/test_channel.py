@@ -94,6 +94,9 @@ class Waiting:
             if context.is_cancelled:
                 let_go()
 
+    def begun(self):
+        pass
+
     async def cancelled_before_start(self, request, context):
         pass
 
@@ -129,6 +132,9 @@ class Told:
 
     async def project(self, value):
         return value
+
+    def begun(self):
+        pass
 
     async def cancelled_before_start(self, request, context):
         pass

@@ -447,6 +447,7 @@ async def test_beyond_the_queue_an_execution_is_refused_as_busy_and_the_others_e
                 tasks.start_soon(run)
         assert [printed(record) for record in records] == ["well\n"] * 2
         assert [error.code for error in errors] == ["busy"] * 3
+        assert errors[0].message == "1 run is under way, and 1 waits."
         assert printed(await bridge.run("print('again')")) == "again\n"
 
 

@@ -85,6 +85,7 @@ async def told(process, answer=None):
     limits = RunLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
     requests = SimpleNamespace(
         answer=answer,
+        begun=lambda: None,
         cancelled_before_start=_takes_no_note,
         on_hold=anyio.sleep_forever,
         divergence=anyio.sleep_forever,

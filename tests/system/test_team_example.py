@@ -34,6 +34,7 @@ CONFIGURE, NGINX, CERTIFICATES, SERVICE = range(4)
 
 PEM = ("pem", "key")
 
+ISSUER = "https://issuer.example.com"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 WAITS = """
@@ -263,6 +264,24 @@ async def test_two_principals_with_tokens_use_the_bridge_through_nginx_and_tls(m
                 assert (await http.post("/mcp", json=PING, headers=ACCEPT)).status_code != 403
             async with machine.http(anna, host="elsewhere.example.com") as http:
                 assert (await http.post("/mcp", json=PING, headers=ACCEPT)).status_code == 421
+
+
+async def test_a_client_without_a_token_finds_the_authorization_server_through_nginx(machine):
+    machine.run(CONFIGURE)
+    with machine.setup.config.open("a") as file:
+        file.write(f'[authentication.oauth]\nissuer = "{ISSUER}"\naudience = "https://{NAME}/mcp"\n')
+    async with machine.bridge():
+        machine.run(NGINX)
+        with machine.nginx():
+            async with machine.http() as http:
+                refused = await http.post("/mcp", json=PING, headers=ACCEPT)
+                [address] = re.findall(r'resource_metadata="([^"]*)"', refused.headers["www-authenticate"])
+                told = (await http.get(address.removeprefix(f"https://{NAME}"))).raise_for_status().json()
+            assert told == {
+                "resource": f"https://{NAME}/mcp",
+                "authorization_servers": [ISSUER],
+                "bearer_methods_supported": ["header"],
+            }
 
 
 async def test_two_principals_with_client_certificates_use_the_bridge_through_nginx(machine):

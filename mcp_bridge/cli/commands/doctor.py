@@ -45,6 +45,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     status = exit_statuses.OK
     try:
         configuration = configuration_loading.configure(config, quiet=True)
+        configuration_loading.keep_information_off_terminal()
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
         for file in configuration.ignored_files:

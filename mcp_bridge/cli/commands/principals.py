@@ -17,6 +17,8 @@ from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp_bridge.governance.principal_tokens import NewToken, TokenRecord, TokenStore
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.settings import Loaded
@@ -57,7 +59,8 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     """List principals and their tokens: ids and dates, never a token."""
 
     def work() -> int:
-        store, configured = _opened(configuration_loading.load(config or ctx.obj))
+        loaded = configuration_loading.load(config or ctx.obj)
+        store, configured = _opened(loaded)
         now = time.time()
         tokens = sorted(store.read().items(), key=lambda item: (item[1].principal, item[1].created))
         without = sorted(configured.keys() - {record.principal for _, record in tokens})
@@ -71,7 +74,8 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 (record.principal, token, _date(record.created), _end(record.expires), _state(record, configured, now))
                 for token, record in tokens
             ]
-            cells += [(name, "none", "", "", "") for name in without]
+            known_by = _known_without_token(loaded, configured)
+            cells += [(name, known_by.get(name, "none"), "", "", "") for name in without]
             terminal_output.table(("principal", "token", "made", "ends", "state"), cells)
         return exit_statuses.OK
 
@@ -146,6 +150,24 @@ def _opened(loaded: Loaded, name: str | None = None) -> tuple[TokenStore, dict[s
     if name is not None:
         check_principal_name(name)
     return TokenStore(loaded.settings.state_dir), load_principals(loaded.layers)
+
+
+def _known_without_token(loaded: Loaded, configured: Mapping[str, Principal]) -> dict[str, str]:
+    """The principals that others than the bridge vouch for, by name: by whom.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    # It brings the libraries that decode tokens.
+    from mcp_bridge.server.http.authentication.authentication_settings import load_authentication
+
+    config = load_authentication(loaded.layers, configured)
+    known: dict[str, list[str]] = {}
+    for voucher, by in ((config.oauth, "by its issuer"), (config.proxy, "by its certificate")):
+        if voucher is not None:
+            for name in configured if voucher.principals is None else set(voucher.principals.values()):
+                known.setdefault(name, []).append(by)
+    return {name: " or ".join(ways) for name, ways in known.items()}
 
 
 def _seconds(text: str | None, option: str) -> float | None:

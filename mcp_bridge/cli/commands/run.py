@@ -170,8 +170,9 @@ def run(
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
-            _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
-            return exit_statuses.exit_code(exc)
+            status = exit_statuses.exit_code(exc)
+            _print_json(exit_statuses.error_record(exc, status))
+            return status
         return exit_statuses.print_error(exc)
     except KeyboardInterrupt:
         return 130

@@ -42,16 +42,17 @@ class ProgramCommands:
         run = await self._programs.start(
             program, context, key, self._principal, self._effects(client), client.starter, client.asker
         )
-        if not isinstance(run, StoredExecution):
-            return await self._programs.drive(run)
-        previous = {} if run.status in UNFINISHED else {"is_previous_result": True}
-        return to_record(run) | previous
+        if isinstance(run, StoredExecution):
+            previous = {} if run.status in UNFINISHED else {"is_previous_result": True}
+            return to_record(run) | previous
+        client.begun(run.execution)
+        return await self._programs.drive(run)
 
     async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`."""
-        return await self._programs.drive(
-            await self._programs.resume(stored.id, event, self._principal, self._effects(client))
-        )
+        run = await self._programs.resume(stored.id, event, self._principal, self._effects(client))
+        client.begun(run.execution)
+        return await self._programs.drive(run)
 
     async def settle(
         self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency.keyed_requests import find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
@@ -404,14 +404,22 @@ class Programs:
         return settled
 
     async def drive(self, run: ProgramRun) -> dict[str, Any]:
-        """Drive a run on the host until it ends or is suspended. Returns its record."""
+        """Drive a run on the host until it ends or is suspended. Returns its record.
+
+        Raises:
+            RunInterruptedError: Its end couldn't be recorded.
+        """
         with observed_run("program", run.execution, run.principal) as observed:
             try:
-                await run.drive()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    record = await self.keep(run)
-                    observed.status = record["status"]
+                try:
+                    await run.drive()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        record = await self.keep(run)
+                        observed.status = record["status"]
+            except BridgeError as exc:
+                again = f"`mcp-bridge execution resume {run.execution}`, or its idempotency key, goes on with it."
+                raise RunInterruptedError(run.execution, exc, again) from exc
         return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.idempotency.generated_keys import (
@@ -592,6 +592,7 @@ class Scripts:
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
+            active.job.client.begun(active.script.execution)
             try:
                 record = await self._run_to_record(active, observed)
             except SuspendedRunExistsError:
@@ -626,11 +627,14 @@ class Scripts:
                 # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
                 observed.status = await self._refuse(execution, exc)
+                raise
             # A generated key counts once it is written down.
-            elif active.script.kept_key:
+            if script.kept_key or (script.has_called and isinstance(exc, Exception)):
                 await self._interrupt(execution, active.last_record)
             else:
                 observed.status = await self._refuse(execution, exc)
+            if script.has_begun and isinstance(exc, Exception):
+                raise _interrupted(script, exc) from exc
             raise
         return record
 
@@ -678,7 +682,9 @@ class Scripts:
             gate = self._runner.gate(execution, job.client, job.servers, dry_run=True)
             gate.values.adopt(await self._store.values(execution))
             gate.adopt(self.lifecycle.usage(history))
-        return active._replace(script=self._script(execution, gate, active.script.kept_key, past), gate=gate)
+        script = self._script(execution, gate, active.script.kept_key, past)
+        script.has_begun = script.has_begun or active.script.has_begun
+        return active._replace(script=script, gate=gate)
 
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
@@ -920,6 +926,19 @@ def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
     if isinstance(exc, Exception):
         return ended | {"status": "refused", "error": {"code": "internal_error", "message": ""}}
     return ended | {"status": "cancelled"}
+
+
+def _interrupted(script: ScriptRun, exc: Exception) -> RunInterruptedError:
+    """The error for a script that had begun, and was ended by another one."""
+    if not isinstance(exc, BridgeError):
+        logger.error("running the execution %s failed", script.execution, exc_info=exc)
+        exc = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+    again = (
+        "Asked for again with the same idempotency key, it goes on from its record."
+        if script.kept_key
+        else f"Asking again does it anew: `mcp-bridge execution show {script.execution}` has what it did."
+    )
+    return RunInterruptedError(script.execution, exc, again)
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:

@@ -62,6 +62,7 @@ class ScriptRun:
         hold: The calls that can't be answered now.
         programs: The programs that it drives.
         waits: Its waits for times and events.
+        has_begun: Whether a sandbox has run any of it, also in an earlier run.
         made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
 
@@ -81,6 +82,7 @@ class ScriptRun:
         self.key = key
         self.live = live
         self.history = history or CallHistory()
+        self.has_begun = bool(self.history.calls)
         self.has_unnamed = False
         self.hold = HeldCalls()
         self.made_now: str | None = None
@@ -97,6 +99,11 @@ class ScriptRun:
         self._recorded = RecordedAnswers(execution, self.history, self.values_behind, live=live)
         self.divergence_detector, self.answers = self._recorded.divergence_detector, self._recorded.order
         self._listed = ListedCalls(self.history.planned())
+
+    @property
+    def has_called(self) -> bool:
+        """Whether it has asked for anything, also in an earlier run."""
+        return bool(self.history.calls or self.divergence_detector.made)
 
     @property
     def is_dry(self) -> bool:

@@ -124,16 +124,25 @@ class AutomaticResumption:
         self._is_stopped = True
 
     async def run(self) -> None:
-        """Go on with what is due, until this is cancelled, or is stopped and nothing is under way."""
+        """Go on with what is due, until this is cancelled, or is stopped and nothing is under way.
+
+        Once nothing can be recorded any more it stops by itself.
+        """
+        reported = ""
         async with anyio.create_task_group() as tasks:
             while not (self._is_stopped and self.is_idle):
                 began = time.monotonic()
                 try:
                     await self.cancel_for_removed_principals()
                     await self.look(tasks)
+                    reported = ""
                 except BridgeError as exc:
                     # The calls that can't be recorded because of it fail with that error.
-                    logger.warning("executions that wait could not be looked at: %s", exc)
+                    if str(exc) != reported:
+                        reported = str(exc)
+                        logger.warning("executions that wait could not be looked at: %s", exc)
+                    if self._lifecycle.store.failure is not None:
+                        self.stop()
                 await anyio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
 
     async def cancel_for_removed_principals(self) -> None:

@@ -229,6 +229,11 @@ class Database:
             self._presence.leave()
 
     @property
+    def failure(self) -> BridgeError | None:
+        """Why nothing is written any more, for as long as the file is open; None while writes succeed."""
+        return self._failure
+
+    @property
     def path(self) -> Path:
         """The file's path."""
         return self._path

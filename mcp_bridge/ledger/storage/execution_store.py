@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+    from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
@@ -168,6 +169,11 @@ class ProgramStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @property
+    def failure(self) -> BridgeError | None:
+        """As `Database.failure`."""
+        return self._database.failure
 
     # --- saved programs ---
 

@@ -28,13 +28,13 @@ _FEW_DESCRIPTORS = 32
 _OF_LOCKS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR})
 """What SQLite says where locks fail: where there are none it says that somebody has them, or that the disk fails."""
 
-_BUSY = "Another process holds the file: end it, or wait for it; then start again."
+_BUSY = "Another process holds the file: end it, or wait for it; then restart the bridge."
 _READ_ONLY = "It is on a read-only file system: mount that writable, or name another state_dir."
 _HINTS = {
-    sqlite3.SQLITE_FULL: "The disk is full: make room, then start again.",
+    sqlite3.SQLITE_FULL: "The disk is full: the operator makes room, then restarts the bridge.",
     sqlite3.SQLITE_READONLY: "The file or its directory can't be written: see to their owner and mode.",
     sqlite3.SQLITE_CANTOPEN: "The file or its directory can't be opened: see to their owner and mode.",
-    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then start again, or go on with a backup.",
+    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then restart the bridge, or go on with a backup.",
     sqlite3.SQLITE_NOTADB: "It is no database: put it elsewhere, and set state_dir, or go on with a backup.",
 }
 
@@ -70,7 +70,7 @@ def not_read(path: Path, error: Exception) -> BridgeError:
     """The error for rows that couldn't be read: `ledger_damaged`, or `database_unusable`."""
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _hint(path, error, f"Look at {path}. Then start again.")
+    hint = _hint(path, error, f"Look at {path}. Then restart the bridge.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be read: {error}.", hint=hint)
 
 
@@ -81,7 +81,7 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     code = code_of(error)
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then start again.")
+    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then restart the bridge.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
 
 
@@ -100,7 +100,7 @@ def identity(path: Path) -> tuple[int, int]:
 
 def moved(path: Path) -> BridgeError:
     """The error for a file that is no longer at its path: what is written into it is in nobody's record."""
-    hint = "Put the state directory back, or leave it as it is now; then start again."
+    hint = "Put the state directory back, or leave it as it is now; then restart the bridge."
     return BridgeError("not_recorded", f"The record of executions was taken away from {path}.", hint=hint)
 
 

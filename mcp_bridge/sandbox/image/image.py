@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+_BUILD_ROOM = "The base image takes 150 MB meanwhile; with Podman or Docker, or more packages, several times that."
+
 _RECIPE_VERSION = 1
 
 
@@ -205,7 +207,7 @@ async def _build(
             await store.add(tar, reference, labels)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise disk_full(f"while building {reference}.") from error
+            raise disk_full(f"while building {reference}. {_BUILD_ROOM}") from error
         raise BridgeError("image_build_failed", f"Building {reference} failed: {error}.") from error
     await store.remove_replaced(recipe)
     image = await inspect_image(store, reference)

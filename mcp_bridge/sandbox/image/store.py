@@ -167,7 +167,8 @@ class EngineImages(ImageStore):
             environment={"TMPDIR": str(tar.parent)},
         )
         if result.disk_full:
-            raise disk_full(f"The container engine could not store {reference}.")
+            size = (await anyio.Path(tar).stat()).st_size / 1e6
+            raise disk_full(f"The container engine could not store {reference}, whose archive has {size:.0f} MB.")
         if result.returncode != 0:
             raise BridgeError(
                 "image_build_failed",

@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Router
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.http_settings import HEALTH_PATH, READY_PATH
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
@@ -40,7 +40,7 @@ from mcp_bridge.telemetry.setup import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from starlette.routing import Route
@@ -60,9 +60,11 @@ KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2
 """How long answers that are being sent may take once no call is running any more."""
 
-
 CONFIGURATION_SECONDS = 1.0
 """How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
+
+FAILURE_SECONDS = 1.0
+"""How often it is looked whether the ledger can still be written."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
@@ -218,7 +220,9 @@ async def serve_http(
     tls: Tls | None = None,
     listening: Callable[[], None] = lambda: None,
 ) -> BridgeError | None:
-    """Serve until SIGTERM, SIGHUP or SIGINT, then finish the running calls; end everything that was started.
+    """Serve until SIGTERM, SIGHUP or SIGINT, or until nothing can be recorded any more; then finish the running calls.
+
+    Everything that was started is ended.
 
     A second signal ends running calls at once, and so does `drain_timeout`.
 
@@ -265,7 +269,7 @@ async def serve_http(
         supervisor.on_principals(authenticator.restrict)
 
         def is_ready() -> bool:
-            return supervisor.opened.is_set() and not endpoint.draining
+            return supervisor.opened.is_set() and supervisor.failure is None and not endpoint.draining
 
         limits = ConnectionLimits(
             settings.max_connections,
@@ -289,7 +293,7 @@ async def serve_http(
                     while not web.started:  # noqa: ASYNC110 - uvicorn has no event for it
                         await anyio.sleep(LOOK_SECONDS)
                     listening()
-                    logger.info("%s: leaving", (await anext(signals)).name)
+                    await _until_leaving(signals, supervisor)
                     endpoint.draining = True
                     supervisor.drain()
 
@@ -305,7 +309,25 @@ async def serve_http(
                 # Streams have ended with their sessions.
                 web.should_exit = True
                 await anyio.sleep_forever()
-    return supervisor.error
+        return supervisor.error or supervisor.failure
+
+
+async def _until_leaving(signals: AsyncIterator[signal.Signals], supervisor: BridgeSupervisor) -> None:
+    """Wait for a signal; or until nothing can be recorded any more, so that nothing is done until it is started again.
+
+    Whoever has started it, such as systemd, starts it again; what was wrong may be mended by then.
+    """
+    async with anyio.create_task_group() as tasks:
+
+        async def until_failed() -> None:
+            while (failure := supervisor.failure) is None:  # noqa: ASYNC110 - it may be of a bridge yet to be opened
+                await anyio.sleep(FAILURE_SECONDS)
+            log_failure(logger, failure, "leaving, since nothing can be recorded any more")
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(until_failed)
+        logger.info("%s: leaving", (await anext(signals)).name)
+        tasks.cancel_scope.cancel()
 
 
 def _metrics(

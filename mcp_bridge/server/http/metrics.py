@@ -148,7 +148,8 @@ class State(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
         yield _gauge("info", "The version that runs", 1, version=__version__)
-        yield _gauge("up", "Whether the bridge is open", self.bridge is not None)
+        is_up = self.bridge is not None and self.bridge.database.failure is None
+        yield _gauge("up", "Whether the bridge is open, and its ledger can be written", is_up)
         if self._clients is not None:
             clients = self._clients()
             yield _gauge("http_connections", "Connections of clients over HTTP", clients.connections)

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.http.rate_limits import RateLimits, client_site
+from mcp_bridge.server.principal_calls import cancelled_call
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -43,19 +44,23 @@ class RefusedRequest(Exception):  # noqa: N818 - it is an answer
         status: The HTTP status.
         error: The error.
         headers: Further headers of the response.
+
+    Attributes:
+        request_id: The request's id, as far as it was read: most are refused before.
     """
 
     def __init__(self, status: int, error: BridgeError, **headers: str) -> None:
         super().__init__(str(error))
+        self.request_id: types.RequestId | None = None
         self.status = status
         self.error = error
         self.headers = headers
 
     def response(self) -> Response:
-        """The response: a JSON-RPC error without an id. It ends the connection, whose body may not have been read."""
+        """The response: a JSON-RPC error. It ends the connection, whose body may not have been read."""
         data = {"code": self.error.code}
         error = {"code": types.INVALID_REQUEST, "message": str(self.error), "data": data}
-        return RefusalResponse(self, {"jsonrpc": "2.0", "id": None, "error": error})
+        return RefusalResponse(self, {"jsonrpc": "2.0", "id": self.request_id, "error": error})
 
 
 class RefusalResponse(JSONResponse):
@@ -93,6 +98,7 @@ class Unreadable(RefusedRequest):
         status = HTTP_OK if message.is_call else HTTP_BAD_REQUEST
         super().__init__(status, BridgeError(message.error_code, str(message)))
         self._message = message
+        self.request_id = message.request_id
 
     def response(self) -> Response:
         """The response."""
@@ -110,18 +116,20 @@ class Ended(RefusedRequest):
     Args:
         request_id: Its id.
         message: Why it is.
+        execution: The id of the execution that it has begun, as far as is known.
         goes_on: Whether what it has begun goes on without it.
     """
 
-    def __init__(self, request_id: types.RequestId, message: str, *, goes_on: bool = False) -> None:
-        what = "goes on" if goes_on else "was cancelled: what it had done stays done"
-        hint = "`mcp-bridge execution list` has it. Ask again where it may be done again."
-        super().__init__(HTTP_OK, BridgeError("cancelled", f"{message} The request had begun, and {what}.", hint=hint))
-        self._request_id = request_id
+    def __init__(
+        self, request_id: types.RequestId, message: str, *, execution: str | None, goes_on: bool = False
+    ) -> None:
+        super().__init__(HTTP_OK, cancelled_call("cancelled", message, execution=execution, goes_on=goes_on))
+        self.request_id: types.RequestId = request_id
 
     def _answer(self) -> types.JSONRPCError:
-        error = types.ErrorData(code=REQUEST_CANCELLED, message=str(self.error), data={"code": self.error.code})
-        return types.JSONRPCError(jsonrpc="2.0", id=self._request_id, error=error)
+        data = {"code": self.error.code} | self.error.details
+        error = types.ErrorData(code=REQUEST_CANCELLED, message=str(self.error), data=data)
+        return types.JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
 
     def response(self) -> Response:
         """The response."""

@@ -27,6 +27,7 @@ from mcp_bridge.server.http.draining import ending, refuse_new_work
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RETRY_SECONDS, Ended, RefusedRequest, refused
 from mcp_bridge.server.messages.decoding import UnreadableMessage, decode
+from mcp_bridge.server.questions import CALL_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.http_settings import HttpSettings
     from mcp_bridge.server.http.authentication.authenticator import Authenticator
+    from mcp_bridge.server.questions import Questions
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +247,8 @@ class Endpoint:
             return await receive()
 
         answered = False
+        calls: list[Questions] = []
+        scope[CALL_KEY] = calls
         revocation = _Revocation()
         async with anyio.create_task_group() as tasks:
             self._scopes.add(tasks.cancel_scope)
@@ -262,13 +266,17 @@ class Endpoint:
         if answered:
             return
         request_id = _request_id(body)
+        execution = calls[0].execution if calls else None
         if revocation.is_over and request_id is not None:
             goes_on = _has_session(scope) and not revocation.principal_is_gone
             # A session's stream can be resumed, with another token.
             if not goes_on or self._settings.json_answers:
-                raise Ended(request_id, "The token was revoked, or its principal's table is gone.", goes_on=goes_on)
+                why = "The token was revoked, or its principal's table is gone."
+                raise Ended(request_id, why, execution=execution, goes_on=goes_on)
         elif self.closed:
-            raise ending() if request_id is None else Ended(request_id, "The bridge is being stopped.")
+            if request_id is None:
+                raise ending()
+            raise Ended(request_id, "The bridge is being stopped.", execution=execution)
 
     async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope, revocation: _Revocation) -> None:
         # The credential was good a moment ago, and most requests take no longer.

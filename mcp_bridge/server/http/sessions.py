@@ -218,6 +218,17 @@ async def _read(receive: Receive) -> tuple[types.JSONRPCMessage, Receive]:
     return message, again
 
 
+async def _readable_id(scope: Scope, receive: Receive) -> types.RequestId | None:
+    """The id of a request that is refused; None if there is none to be seen."""
+    if scope["method"] != "POST":
+        return None
+    try:
+        message, _ = await _read(receive)
+    except Unreadable as refusal:
+        return refusal.request_id
+    return message.id if isinstance(message, types.JSONRPCRequest) else None
+
+
 async def note_begun(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """Note that a request of a session was handed on, as a middleware of the MCP server."""
     if ctx.request is not None and ctx.request_id is not None and (begin := ctx.request.scope.get(_BEGIN)) is not None:
@@ -355,7 +366,7 @@ class Sessions(StreamableHTTPSessionManager):
         if session_id is None:
             receive = await _opening(scope, receive, json_answers=self.json_response)
         elif not self._is_open(session_id, scope.get("user")):
-            raise _unknown_session(resumes=event_id is not None)
+            raise _unknown_session(await _readable_id(scope, receive), resumes=event_id is not None)
         else:
             self._check_resumed(session_id, event_id)
         await super()._handle_stateful_request(scope, receive, send)
@@ -477,11 +488,13 @@ def _no_room(who: str, most: int, setting: str) -> RefusedRequest:
     )
 
 
-def _unknown_session(*, resumes: bool) -> RefusedRequest:
+def _unknown_session(request_id: types.RequestId | None, *, resumes: bool) -> RefusedRequest:
     what = "What it had begun may have been done." if resumes else "The request was not begun."
-    return refused(
+    refusal = refused(
         404,
         "unknown_http_session",
         f"There is no such session, or it has ended. {what}",
         "Begin another: send initialize without the header Mcp-Session-Id.",
     )
+    refusal.request_id = request_id
+    return refusal

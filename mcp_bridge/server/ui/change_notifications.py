@@ -45,6 +45,7 @@ class Live:
         self._viewers = 0
         self._seen: int | None = None
         self._has_ended = False
+        self._reported = ""
 
     @property
     def is_full(self) -> bool:
@@ -57,8 +58,8 @@ class Live:
         self._changed.set()
 
     async def watch(self) -> None:
-        """Watch for changes until cancelled."""
-        while True:
+        """Watch for changes until cancelled, or until the database can't be used any more."""
+        while self.database.failure is None:
             await self.look()
             await anyio.sleep(POLL_SECONDS)
 
@@ -67,8 +68,11 @@ class Live:
         try:
             now = await execution_queries.version(self.database)
         except BridgeError as exc:
-            logger.warning("%s", exc)
+            if str(exc) != self._reported:
+                self._reported = str(exc)
+                logger.warning("changes of executions could not be looked for: %s", exc)
             return
+        self._reported = ""
         if self._seen not in {None, now}:
             self._changed.set()
             self._changed = anyio.Event()

@@ -484,6 +484,7 @@ async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_be
             answer = await http.request(method, "/mcp", json=body, headers=unknown)
             assert (answer.status_code, code_of(answer)) == (404, "unknown_http_session"), method
             assert types.JSONRPCError.model_validate(answer.json()).error.code == types.INVALID_REQUEST
+            assert answer.json()["id"] == (None if body is None else body["id"])
             assert "send initialize" in answer.json()["error"]["message"]
         # A request of 2026-07-28 stands alone, whatever its client has left of a session.
         body, headers = modern("tools/list")

@@ -145,10 +145,10 @@ class Authenticator:
         except EndedToken:
             raise
         except Unauthenticated as refusal:
-            principal_is_gone = refusal.status >= _SERVER_ERROR and not isinstance(refusal, UnknownSigningKey)
-            if refusal.error.code == "credentials_needed" or principal_is_gone:
-                raise
-            raise self._wrong_credentials.count(request, refusal) from None
+            # Nothing else is a guess: none were sent, they are good and not enough, or they can't be verified now.
+            if refusal.error.code == "bad_token" or isinstance(refusal, UnknownSigningKey):
+                raise self._wrong_credentials.count(request, refusal) from None
+            raise
         request.scope[_CREDENTIAL] = credential
         return credential.principal
 
@@ -391,9 +391,6 @@ class Authenticator:
                 said["scope"] = " ".join(self._oauth.scopes)
             said["resource_metadata"] = _metadata_url(self._oauth)
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
-
-
-_SERVER_ERROR = 500
 
 
 async def _until(is_over: Callable[[_Credential], Awaitable[bool]], request: HTTPConnection) -> None:

@@ -271,14 +271,9 @@ async def test_tokens_that_come_and_go_while_others_ask_are_never_taken_for_anot
                 anna = await anyio.to_thread.run_sync(lambda: server.tokens.add("anna", restricted=True))
                 assert (await server.bearer(anna.text)).who == "anna"
                 await anyio.to_thread.run_sync(server.tokens.revoke, "anna")
-                (await server.bearer(anna.text)).refused(*_refusal(await server.bearer(anna.text)))
+                # 401 until an address has had too many of them.
+                assert (await server.bearer(anna.text)).status in {401, 429}
             ended.set()
-
-
-def _refusal(answer):
-    """401 until an address has had too many of them."""
-    assert answer.status in {401, 429}
-    return answer.status, answer.code
 
 
 # --- wrong credentials ---
@@ -312,6 +307,23 @@ async def test_many_wrong_tokens_are_slowed_and_right_ones_always_pass(tmp_path,
     assert "a request from 127.0.0.1 is refused (401 credentials_needed)" in caplog.text
     assert "a request from 127.0.0.1 is refused (401 bad_token)" in caplog.text
     assert "guess" not in caplog.text
+
+
+async def test_good_credentials_that_are_not_enough_are_told_so_however_many_come_and_whatever_others_guess(tmp_path):
+    async with authenticating(tmp_path, PROXY) as server:
+        ben = server.tokens.add("ben", restricted=True)
+
+        async def are_told():
+            (await server.ask(("x-client-subject", "CN=Eve,O=Example"))).refused(403, "not_a_principal")
+            both = ("x-client-subject", "CN=Anna,O=Example"), ("authorization", f"Bearer {ben.text}")
+            (await server.ask(*both)).refused(400, "bad_credentials")
+
+        for _ in range(2 * FAILURES_PER_MINUTE):
+            await are_told()
+        for _ in range(FAILURES_PER_MINUTE):
+            (await server.bearer("mcpb_guess")).refused(401, "bad_token")
+        (await server.bearer("mcpb_guess")).refused(429, "too_many_failures")
+        await are_told()
 
 
 def test_a_rate_is_so_many_a_minute_and_of_each_name_its_own():
