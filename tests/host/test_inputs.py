@@ -306,6 +306,26 @@ console.log(total);
         assert lines(await bridge.run(code, language="javascript")) == [f"workspace_full {9 << 20}", str(9 << 20)]
 
 
+async def test_an_input_is_read_at_once_in_javascript_while_large_answers_are_on_their_way(both, data):
+    data.write("big", bytes(3 << 20))
+    data.write("reports/r1", b"1" * (5 << 20))
+    data.write("reports/r2", b"2" * (5 << 20))
+    code = """
+import fs from "node:fs";
+const open = await Promise.all(Array.from({ length: 8 }, () => runtime.open_input("big")));
+for await (const part of open[0]) { console.log(part.length); break; }
+console.log(fs.readFileSync("/workspace/in/reports/r1", "utf8").length);
+const reads = open.map((file) => file.read(0, 5));
+console.log(fs.readFileSync("/workspace/in/reports/r2", "utf8").length, (await Promise.all(reads)).map((part) => part.length).join());
+for await (const part of open[0]) console.log(part.length);
+"""
+    async with both.open(governance=data.governed(big="big", reports="reports/*")) as bridge:
+        expected = [str(1 << 20), str(5 << 20), f"{5 << 20} 5,5,5,5,5,5,5,5", *[str(1 << 20)] * 3]
+        for place in ({}, {"session": "s"}):
+            record = await bridge.run(code, language="javascript", timeout=60, **place)
+            assert lines(record) == expected
+
+
 async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
     data.write("a.txt", "a")
     data.write("b.txt", "b")
