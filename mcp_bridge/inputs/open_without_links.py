@@ -49,12 +49,14 @@ class RefusedError(Exception):
     Args:
         why: A clause.
         code: What the script is told.
+        details: What the script's error has besides.
     """
 
-    def __init__(self, why: str, code: Code = "input_refused") -> None:
+    def __init__(self, why: str, code: Code = "input_refused", **details: int) -> None:
         super().__init__(why)
         self.why = why
         self.code: Code = code
+        self.details = details
 
 
 def error(source: InputSource, within: str, refused: RefusedError) -> BridgeError:
@@ -65,8 +67,10 @@ def error(source: InputSource, within: str, refused: RefusedError) -> BridgeErro
         "input_unavailable": "await runtime.files() lists what there is. The operator configures it in [files].",
         "input_too_large": "Ask for one file of it, as NAME/FILE; or the operator raises its limits in [files].",
         "file_changed": "Open it again, once nobody writes to it.",
+        "workspace_full": "Read it as a stream, without a copy: runtime.open_input(NAME).",
     }
-    return BridgeError(refused.code, f"The input {name!r} {refused.why}.", hint=hints.get(refused.code), input=name)
+    hint, details = hints.get(refused.code), refused.details
+    return BridgeError(refused.code, f"The input {name!r} {refused.why}.", hint=hint, input=name, **details)
 
 
 def unreadable(exc: OSError) -> RefusedError:

@@ -374,11 +374,14 @@ class InputList(NamedTuple):
 class InputOpen(NamedTuple):
     """Open a file or folder that the operator hands in. What it is now is recorded, without the content.
 
+    If it has more bytes than `room`, it may be refused as `workspace_full`, with its `size`, before all of it is read.
+
     Result: `{"kind", "version", "size", "part", "type", "files": [{path, size, sha256, modified}], "left_out"}`.
     """
 
     name: str
     call: CallId | None = None
+    room: int | None = None
 
 
 class InputRead(NamedTuple):
