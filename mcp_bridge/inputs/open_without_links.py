@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 
@@ -52,11 +52,11 @@ class RefusedError(Exception):
         details: What the script's error has besides.
     """
 
-    def __init__(self, why: str, code: Code = "input_refused", **details: int) -> None:
+    def __init__(self, why: str, code: Code = "input_refused", **details: Any) -> None:
         super().__init__(why)
         self.why = why
         self.code: Code = code
-        self.details = details
+        self.details: dict[str, Any] = details
 
 
 def error(source: InputSource, within: str, refused: RefusedError) -> BridgeError:

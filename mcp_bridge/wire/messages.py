@@ -678,7 +678,7 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
             if getattr(annotation, "__origin__", None) is Literal:
                 return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
             shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-            return f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}"
+            return f"{method}: {name!r} is {shown}, not {type(params[name]).__name__}"
     return None
 
 

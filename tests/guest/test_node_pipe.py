@@ -15,7 +15,7 @@ SECONDS = 30
 def made():
     """The pipe, and the end that Node reads."""
     reader, writer = os.pipe()
-    with open(reader, "rb") as frames:
+    with os.fdopen(reader, "rb") as frames:
         yield NodePipe(writer), frames
     # Its thread waits for what there is to write, and ends with the process.
 

@@ -34,7 +34,7 @@ class NodePipe:
         _thread.start_new_thread(self._write_rest, ())
 
     def write(self, data: bytes) -> None:
-        """Write now what the pipe takes, and the rest as Node reads. What Node, when it has ended, can't read is lost."""
+        """Write now what the pipe takes, and the rest as Node reads. All is lost once Node has ended."""
         with self._lock:
             view = memoryview(data)
             if not self._unwritten:
