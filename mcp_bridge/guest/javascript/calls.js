@@ -145,8 +145,16 @@ class Calls {
   }
 }
 
-// The frames at the end of a stack.
-const FRAMES = /(?:\n {4}at .*)*$/;
+// The frames at the end of a stack. The message before them may have lines like theirs, and any length.
+function framesOf(stack) {
+  let begin = stack.length;
+  while (begin > 0) {
+    const before = stack.lastIndexOf('\n', begin - 1);
+    if (before < 0 || !stack.startsWith('\n    at ', before)) break;
+    begin = before;
+  }
+  return stack.slice(begin);
+}
 
 // Have an error that was met while nobody's code ran name the place of its call: that of `await` may be another, such as
 // `Promise.all`.
@@ -154,10 +162,10 @@ function putAt(error, stack) {
   if (!(error instanceof MCPError || error instanceof TypeError)) return;
   // What the script has set as `Error.prepareStackTrace` may make anything of it.
   if (typeof error.stack !== 'string' || typeof stack !== 'string') return;
-  const [frames] = FRAMES.exec(error.stack);
+  const frames = framesOf(error.stack);
   // Of the script's own functions that were called for it.
   if (frames !== '' && !frames.startsWith('\n    at async ')) return;
-  error.stack = error.stack.slice(0, error.stack.length - frames.length) + FRAMES.exec(stack)[0];
+  error.stack = error.stack.slice(0, error.stack.length - frames.length) + framesOf(stack);
 }
 
 function asScripts(error) {
