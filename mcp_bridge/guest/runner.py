@@ -303,6 +303,11 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if isinstance(source, Source):
         source.register_in_linecache()
+    if isinstance(exc, SyntaxError) and exc.filename == Source.running and exc.text is None and exc.lineno:
+        # Python knows the line of what its parser refuses alone.
+        import linecache
+
+        exc.text = linecache.getline(exc.filename, exc.lineno) or None
     message = cut(printable(_text(exc)), MAX_MESSAGE)
     _shorten_tracebacks(exc)
     report = traceback.TracebackException.from_exception(exc, compact=True)

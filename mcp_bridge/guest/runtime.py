@@ -175,8 +175,9 @@ def build(functions: "_Functions", calls: Calls, servers: list[dict[str, Any]]) 
     for name in _PLAIN:
         public[name] = public[f"{name}_sync"] = _with_usage_errors(name, getattr(functions, name))
     for name in ("call_tool", "sleep_until", "wait_event"):
-        public[name] = getattr(functions, f"{name}_async")
-        public[f"{name}_sync"] = getattr(functions, name)
+        public[name] = _with_usage_errors(name, getattr(functions, f"{name}_async"))
+        public[name].__dict__[ASYNCHRONOUS] = True
+        public[f"{name}_sync"] = _with_usage_errors(f"{name}_sync", getattr(functions, name))
     module.__dict__.update(public)
     module.__dict__["__all__"] = sorted(public)
     # As in a package: the importer asks for unknown names, and its error says what to write.
@@ -327,11 +328,20 @@ def _with_usage_errors(name: str, function: Callable[..., Any]) -> Callable[...,
 
     Raises:
         TypeError: The arguments are wrong; the message has the name that scripts use.
+        MCPError: As the function; `bad_params` with that name, too.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
+        except MCPError as exc:
+            if exc.code != "bad_params":
+                raise
+            # The script knows the function that it has called, not the request.
+            import re
+
+            told = re.sub(r"^\w+\.\w+(?=: '| needs ')", f"runtime.{name}()", exc.message)
+            raise MCPError(told, code=exc.code, details=exc.details) from None
         except TypeError:
             import inspect
 
@@ -343,7 +353,7 @@ def _with_usage_errors(name: str, function: Callable[..., Any]) -> Callable[...,
                 raise TypeError(f"runtime.{name}(): {exc}. It is {name}{shown}") from None
             raise
 
-    call.__name__ = call.__qualname__ = function.__name__
+    call.__name__ = call.__qualname__ = name
     call.__doc__, call.__module__ = function.__doc__, "mcp.runtime"
     call.__wrapped__ = function  # type: ignore[attr-defined]  # inspect.signature follows it
     return call
@@ -409,12 +419,16 @@ class _Functions:
                 print(notice, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
         return rows
 
-    def describe(self, name: str, detail: str = "signature") -> Any:
-        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" or "schema".
+    def describe(self, name: Any, detail: str = "signature") -> Any:
+        """A tool (`git.git_log`, or its function) or server (`git`): detail is "line", "signature", "full" or "schema".
 
         What "line" and "signature" cut ends in `…`. "full" has all descriptions, and types with all of their fields and
         values; where a type is too long for it, its last line says so. "schema" is what the server sent, as a dict.
         """
+        owner = getattr(name, "__module__", None)
+        if callable(name) and isinstance(owner, str) and owner.startswith("mcp.servers."):
+            # A tool's function, or its `raw`.
+            name = f"{owner.removeprefix('mcp.servers.')}.{name.__qualname__.removesuffix('.raw')}"
         result = self._request(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 
@@ -436,7 +450,7 @@ class _Functions:
         Raises:
             ToolError: The tool reported an error, or could not be called.
         """
-        return self._calls.call(self._intended_call(server, tool, arguments, kwargs), "runtime.call_tool", 2)
+        return self._calls.call(self._intended_call(server, tool, arguments, kwargs), "runtime.call_tool", 3)
 
     def _intended_call(self, server: Any, tool: Any, arguments: Any, kwargs: dict[str, Any]) -> ToolCall:
         """The intended call: `('git', 'git_log', {...})`, `('git.git_log', {...})`, or all by keywords.
@@ -474,9 +488,6 @@ class _Functions:
         raise TypeError(
             f"call_tool() needs the server, too; write: await runtime.call_tool('SERVER', {name!r}, {{...}})"
         )
-
-    call_tool_async.__name__ = "call_tool"
-    call_tool_async.__dict__[ASYNCHRONOUS] = True
 
     # --- names of the earlier bridge ---
 
@@ -624,7 +635,7 @@ class _Functions:
         from mcp_bridge.guest.waits import waits
 
         work = waits.wait_async(self._channel, waits.until(when))
-        return self._calls.unawaited.track(work, "runtime.sleep_until", 2)
+        return self._calls.unawaited.track(work, "runtime.sleep_until", 3)
 
     def wait_event(self, name: str, timeout: float | None = None) -> Any:
         """Wait for an event that somebody outside sends by this name; returns its payload. It may suspend the run.
@@ -645,12 +656,7 @@ class _Functions:
         from mcp_bridge.guest.waits import waits
 
         work = waits.wait_async(self._channel, waits.event(name, timeout))
-        return self._calls.unawaited.track(work, "runtime.wait_event", 2)
-
-    for _name, _function in (("sleep_until", sleep_until_async), ("wait_event", wait_event_async)):
-        _function.__name__ = _name
-        _function.__dict__[ASYNCHRONOUS] = True
-    del _name, _function
+        return self._calls.unawaited.track(work, "runtime.wait_event", 3)
 
     def install(self, *requirements: str) -> Rows:
         """Add packages of the operator's list to this script: `install('rich', 'requests>=2')`; what was added.

@@ -61,9 +61,9 @@ FEW_VALUES = 200
 NAMES_MEANT = 5
 """Tools that are told of where a name is no server's."""
 
-_NOT_RECORDED = frozenset({"call", "since", "refusal"})
-"""Fields of a request that its record doesn't compare: its name is that of the record, and earlier builds had neither
-`since` nor `refusal`."""
+_NOT_RECORDED = frozenset({"call", "since", "refusal", "room"})
+"""Fields of a request that its record doesn't compare: its name is that of the record, earlier builds had neither
+`since` nor `refusal`, and how much `room` there is may differ a little from run to run."""
 
 _MARK_CHARS = 16
 
@@ -321,7 +321,7 @@ class Requests:
             is_new = True
             if isinstance(request, messages.InputList):
                 return await inputs.listed(request.name, max(0, request.start))
-            return await inputs.opened(request.name)
+            return await inputs.opened(request.name, request.room)
 
         answer: dict[str, Any] = await self._script.answer(call, do)
         if not is_new and isinstance(request, messages.InputOpen):

@@ -671,6 +671,7 @@ def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None
         if finish.error.get("out_of_memory") is True:
             record.status = "out_of_memory"
             record.error["code"] = "out_of_memory"
+            record.error["hint"] = _MEMORY_HINT
     elif record.exit_code:
         record.status = "exit"
         record.error = BridgeError("exit", f"The script left with exit status {record.exit_code}.").record()
@@ -690,6 +691,7 @@ def _script_error(claimed: dict[str, Any]) -> ErrorRecord:
 
 
 def _out_of_memory(message: str) -> ErrorRecord:
-    return BridgeError(
-        "out_of_memory", message, hint="Work in smaller parts, or raise memory in the configuration."
-    ).record()
+    return BridgeError("out_of_memory", message, hint=_MEMORY_HINT).record()
+
+
+_MEMORY_HINT = "Work in smaller parts, or raise memory in the configuration."

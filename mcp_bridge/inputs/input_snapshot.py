@@ -150,18 +150,26 @@ def joined(within: str, path: str) -> str:
     return f"{within}/{path}" if within and path else within or path
 
 
-def opened(source: InputSource, within: str, is_unwanted: Callable[[], bool] = lambda: False) -> InputSnapshot:
+def opened(
+    source: InputSource, within: str, is_unwanted: Callable[[], bool] = lambda: False, room: int | None = None
+) -> InputSnapshot:
     """Hash an input, or a folder or file of it. It reads all of it once.
 
     Args:
         source: The input.
         within: The path in its folder; empty for all of it.
         is_unwanted: Whether nobody waits for it any more.
+        room: The most bytes that it may have; None for any number.
 
     Raises:
-        RefusedError: As `listed`; `file_changed`: a file was written to meanwhile.
+        RefusedError: As `listed`; `workspace_full`: it has more than `room`; `file_changed`: a file was written to
+            meanwhile.
     """
     listing = listed(source, within)
+    if room is not None and listing.size > room:
+        # Known before all of it is read.
+        full = f"has {listing.size} bytes, and /workspace has room for {max(0, room)}"
+        raise RefusedError(full, "workspace_full", size=listing.size)
     parts = _Parts()
     files = [_hashed(source, joined(within, file.path), file.path, parts, is_unwanted) for file in listing.files]
     left_out = [*listing.left_out]

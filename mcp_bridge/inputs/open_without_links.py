@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 
@@ -49,12 +49,14 @@ class RefusedError(Exception):
     Args:
         why: A clause.
         code: What the script is told.
+        details: What the script's error has besides.
     """
 
-    def __init__(self, why: str, code: Code = "input_refused") -> None:
+    def __init__(self, why: str, code: Code = "input_refused", **details: Any) -> None:
         super().__init__(why)
         self.why = why
         self.code: Code = code
+        self.details: dict[str, Any] = details
 
 
 def error(source: InputSource, within: str, refused: RefusedError) -> BridgeError:
@@ -65,8 +67,10 @@ def error(source: InputSource, within: str, refused: RefusedError) -> BridgeErro
         "input_unavailable": "await runtime.files() lists what there is. The operator configures it in [files].",
         "input_too_large": "Ask for one file of it, as NAME/FILE; or the operator raises its limits in [files].",
         "file_changed": "Open it again, once nobody writes to it.",
+        "workspace_full": "Read it as a stream, without a copy: runtime.open_input(NAME).",
     }
-    return BridgeError(refused.code, f"The input {name!r} {refused.why}.", hint=hints.get(refused.code), input=name)
+    hint, details = hints.get(refused.code), refused.details
+    return BridgeError(refused.code, f"The input {name!r} {refused.why}.", hint=hint, input=name, **details)
 
 
 def unreadable(exc: OSError) -> RefusedError:

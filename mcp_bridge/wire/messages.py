@@ -374,11 +374,14 @@ class InputList(NamedTuple):
 class InputOpen(NamedTuple):
     """Open a file or folder that the operator hands in. What it is now is recorded, without the content.
 
+    If it has more bytes than `room`, it may be refused as `workspace_full`, with its `size`, before all of it is read.
+
     Result: `{"kind", "version", "size", "part", "type", "files": [{path, size, sha256, modified}], "left_out"}`.
     """
 
     name: str
     call: CallId | None = None
+    room: int | None = None
 
 
 class InputRead(NamedTuple):
@@ -675,7 +678,7 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
             if getattr(annotation, "__origin__", None) is Literal:
                 return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
             shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-            return f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}"
+            return f"{method}: {name!r} is {shown}, not {type(params[name]).__name__}"
     return None
 
 

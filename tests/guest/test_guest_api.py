@@ -1233,3 +1233,44 @@ async def test_a_byte_order_mark_before_code_is_dropped(sandboxes):
     assert (await sandboxes.run("\ufeff6*7")).value == "42"
     failed = await sandboxes.run("\ufeffimport json\njson.loads({'a': 1})")
     assert "without `json.loads`" in failed.error["message"]
+
+
+async def test_wrong_arguments_of_the_runtime_are_told_by_the_names_that_scripts_use(sandboxes):
+    record = await sandboxes.run(
+        """
+from mcp.servers import faulty
+async def told(call):
+    try: return await call()
+    except Exception as error: return f"{type(error).__name__}: {error}"
+print(await told(lambda: runtime.search(5)))
+print(await told(lambda: runtime.wait_event()))
+print(await told(lambda: runtime.sleep_until()))
+try: runtime.describe_sync(5)
+except mcp.MCPError as error: print(error.code, error)
+""",
+        faulty(),
+    )
+    assert lines(record) == [
+        "MCPError: runtime.search(): 'query' is str, not int",
+        "TypeError: runtime.wait_event(): missing a required argument: 'name'."
+        " It is wait_event(name: str, timeout: float | None = None)",
+        "TypeError: runtime.sleep_until(): missing a required argument: 'when'. It is sleep_until(when: Any)",
+        "bad_params runtime.describe_sync(): 'name' is str, not int",
+    ]
+
+
+async def test_a_tool_is_described_by_its_function_and_help_shows_functions_and_no_methods(sandboxes):
+    record = await sandboxes.run(
+        """
+from mcp.servers import faulty
+import contextlib, io
+for one in (faulty.echo, faulty.echo.raw): print(await runtime.describe(one, "line"))
+print("text" in str(await runtime.describe(faulty.echo, "schema")))
+shown = io.StringIO()
+with contextlib.redirect_stdout(shown): help(runtime)
+print("_Functions" in shown.getvalue(), "wait_event(name: str, timeout" in shown.getvalue())
+""",
+        faulty(),
+    )
+    line = "faulty.echo(text, times=1) — The tool echo"
+    assert lines(record) == [line, line, "True", "False True"]

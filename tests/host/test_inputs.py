@@ -306,6 +306,26 @@ console.log(total);
         assert lines(await bridge.run(code, language="javascript")) == [f"workspace_full {9 << 20}", str(9 << 20)]
 
 
+async def test_an_input_is_read_at_once_in_javascript_while_large_answers_are_on_their_way(both, data):
+    data.write("big", bytes(3 << 20))
+    data.write("reports/r1", b"1" * (5 << 20))
+    data.write("reports/r2", b"2" * (5 << 20))
+    code = """
+import fs from "node:fs";
+const open = await Promise.all(Array.from({ length: 8 }, () => runtime.open_input("big")));
+for await (const part of open[0]) { console.log(part.length); break; }
+console.log(fs.readFileSync("/workspace/in/reports/r1", "utf8").length);
+const reads = open.map((file) => file.read(0, 5));
+console.log(fs.readFileSync("/workspace/in/reports/r2", "utf8").length, (await Promise.all(reads)).map((part) => part.length).join());
+for await (const part of open[0]) console.log(part.length);
+"""
+    async with both.open(governance=data.governed(big="big", reports="reports/*")) as bridge:
+        expected = [str(1 << 20), str(5 << 20), f"{5 << 20} 5,5,5,5,5,5,5,5", *[str(1 << 20)] * 3]
+        for place in ({}, {"session": "s"}):
+            record = await bridge.run(code, language="javascript", timeout=60, **place)
+            assert lines(record) == expected
+
+
 async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
     data.write("a.txt", "a")
     data.write("b.txt", "b")
@@ -375,6 +395,57 @@ print(total)
         assert out[0].startswith(f"workspace_full 'big' has {9 << 20} bytes, and /workspace has room for ")
         assert "runtime.open_input('big')" in out[0]
         assert out[1:] == ["['big']", str(9 << 20)]
+
+
+async def test_what_does_not_fit_is_refused_before_it_is_hashed(bilingual, data):
+    for name in ("huge", "tree/huge"):
+        data.write(name, b"")
+        with (data.folder / name).open("wb") as file:
+            # Hashing takes minutes.
+            file.truncate(400 << 30)
+    data.write("small", "s")
+    most = 500 << 30
+    governance = data.governed(
+        huge={"path": "huge", "max_size": most}, tree={"path": "tree", "max_size": most}, small="small"
+    )
+    code = {
+        "python": """
+for name in ["huge", "tree", "tree/huge"]:
+    try: runtime.input(name)
+    except mcp.MCPError as error: print(error.code, error.details["size"])
+try: open("/workspace/in/huge")
+except mcp.MCPError as error: print(error.code)
+print(open(runtime.input("small")).read())
+""",
+        "javascript": """
+import fs from "node:fs";
+for (const name of ["huge", "tree", "tree/huge"]) {
+  try { await runtime.input(name); } catch (error) { console.log(error.code, error.details.size); }
+}
+try { fs.readFileSync("/workspace/in/huge"); } catch (error) { console.log(error.code); }
+console.log(fs.readFileSync(await runtime.input("small"), "utf8"));
+""",
+    }
+    async with bilingual.open(governance=governance) as runs:
+        record = await runs.run(code)
+        assert lines(record) == [*[f"workspace_full {400 << 30}"] * 3, "workspace_full", "s"]
+        stored = await runs.bridge.lifecycle.stored(record.execution, "local")
+        assert (await runs.bridge.replay_execution(stored)).agrees
+
+
+async def test_what_is_there_already_is_given_again_though_it_would_not_fit_twice(bilingual, data):
+    data.write("tree/a", bytes(5 << 20))
+    data.write("b", bytes(2 << 20))
+    code = {
+        "python": """
+for name in ["tree", "b", "tree", "b"]: print(runtime.input(name))
+""",
+        "javascript": """
+for (const name of ["tree", "b", "tree", "b"]) console.log(await runtime.input(name));
+""",
+    }
+    async with bilingual.open(governance=data.governed(tree="tree/*", b="b"), workspace_size=9 << 20) as runs:
+        assert lines(await runs.run(code)) == [f"/workspace/in/{name}" for name in ("tree", "b", "tree", "b")]
 
 
 async def test_a_file_that_changes_while_it_is_read_is_an_error(sandboxes, data):

@@ -9,6 +9,7 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
+from mcp_bridge.server.answers.render import error_text
 
 pytestmark = pytest.mark.usefixtures("no_internal_errors")
 
@@ -459,7 +460,8 @@ async def test_every_way_out_is_reported_as_what_it_is(bridge):
         assert record.stdout == b"before\n", code
     by_code = dict(zip(EXITS, records, strict=True))
     assert by_code["process.reallyExit(5)"].error["code"] == "interpreter_exited"
-    assert by_code["process.abort()"].error["code"] == "interpreter_killed"
+    aborted = by_code["process.abort()"]
+    assert (aborted.error["code"], aborted.stderr) == ("interpreter_killed", b"")
 
 
 async def test_an_exhausted_heap_is_told_without_the_engines_own_report(bridge):
@@ -473,6 +475,10 @@ async def test_an_exhausted_heap_is_told_without_the_engines_own_report(bridge):
         timeout=20,
     )
     assert (dead.status, dead.stderr) == ("out_of_memory", b"before\n"), dead.error
+    assert error_text(dead.error).splitlines() == [
+        "RangeError: JavaScript heap out of memory",
+        "[out_of_memory] Work in smaller parts, or raise memory in the configuration.",
+    ]
     shown = b"\n<--- Last few GCs --->\n JavaScript heap out of memory\n"
     assert (said.status, said.stderr) == ("success", shown + b"after\n"), said.error
     assert flood.stderr == shown + (b"x" * 999 + b"\n") * 300

@@ -185,6 +185,8 @@ async def test_an_import_that_fails_and_a_constant_are_told_with_their_line_and_
     async with opened(both) as cells:
         bad = (await cells("const a = 1;\nimport { nope } from 'node:fs'")).error
         assert (bad["line"], bad["traceback"].split("\n")[0]) == (2, "cell-1.js:2")
+        missing = (await cells("import x from 'lodash'")).error
+        assert (missing["line"], "Session" in missing["traceback"]) == (1, False)
         await well(cells, "const fixed = 1")
         assert "a cell may declare it again: let fixed = ..." in (await cells("fixed = 2")).error["message"]
         assert (await well(cells, "export { fixed as other };\nlet fixed = 2; fixed")).value == "2"

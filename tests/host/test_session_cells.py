@@ -709,3 +709,19 @@ async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_e
         await bridge.run(flood, session="s")
         await until(lambda: not bridge._shared.live_sessions.idle)
         assert (await bridge.run("x", session="s")).value == "1"
+
+
+async def test_a_cell_that_closes_its_output_is_told_that_no_later_one_can_print(bilingual):
+    close = {
+        "python": "import os\nos.closerange(0, 50)\n1",
+        "javascript": "for (let fd = 0; fd < 3; fd++) require('fs').closeSync(fd);\n1",
+    }
+    show = {"python": "print(5)", "javascript": "console.log(5)"}
+    told = "a cell has closed descriptor 1, standard output: no cell of this session can print any more; begin another"
+    async with bilingual.open() as runs:
+        for code in (close, show):
+            record = await runs.run(code, session="s")
+            assert record.status == "error"
+            assert told in record.error["message"]
+            assert told in record.error["traceback"]
+        assert (await runs.run(show, session="other")).stdout == b"5\n"

@@ -70,20 +70,22 @@ class ExecutionInputs:
         rows = await self._on_thread(_rows, [self._sources[each] for each in names])
         return {"files": rows, "left_out": [], "next": _next(start, len(self._sources))}
 
-    async def opened(self, name: str) -> dict[str, Any]:
+    async def opened(self, name: str, room: int | None = None) -> dict[str, Any]:
         """Open an input, to be read in parts.
 
         Args:
             name: Its name, or `NAME/PATH` for a folder or file in it.
+            room: The most bytes that it may have, as far as it has to be hashed; None for any number.
 
         Returns:
             `kind` (`file`, `folder`), `version`, `size`, `part` (bytes of each part but the last), `type`, `left_out`,
             and `files`: rows of `path`, `size`, `sha256`, `modified`, whose content follows one another in the parts.
 
         Raises:
-            BridgeError: `unknown_input`, `input_unavailable`, `input_refused`, `input_too_large`, `file_changed`.
+            BridgeError: `unknown_input`, `input_unavailable`, `input_refused`, `input_too_large`, `file_changed`,
+                `workspace_full`.
         """
-        snapshot = await self._snapshot(name)
+        snapshot = await self._snapshot(name, room)
         return {
             # First what people look for, who see the first characters of it.
             "files": [file.row() for file in snapshot.files],
@@ -143,14 +145,16 @@ class ExecutionInputs:
             return None
         return ChangedInput.between(call, name, answer, snapshot.kind, [file.row() for file in snapshot.files])
 
-    async def _snapshot(self, name: str) -> InputSnapshot:
+    async def _snapshot(self, name: str, room: int | None = None) -> InputSnapshot:
         source, within = self._find(name)
         is_unwanted = threading.Event()
 
         def work() -> InputSnapshot:
             before = self._open.get(name)
-            # Its parts are checked when they are read, so it need not be hashed again.
-            return before if before is not None and before.is_current() else opened(source, within, is_unwanted.is_set)
+            if before is not None and before.is_current():
+                # Its parts are checked when they are read, so it need not be hashed again.
+                return before
+            return opened(source, within, is_unwanted.is_set, room)
 
         async with self._turn:
             try:

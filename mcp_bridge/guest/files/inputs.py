@@ -90,15 +90,16 @@ class Inputs:
         name = _plain_name(name)
         with self._turn:
             self._names.begin_cell()
-            found = call_host(self._channel, InputOpen(name, call))
             path = f"{FOLDER}/{name}"
+            found = self._found(name, call, path)
             self._tell(name, found["left_out"])
             if self._fetched.get(name) == found["version"] and exists(path) and path not in self._names:
                 return path
             _remove(PART)
             try:
                 os.makedirs(FOLDER, exist_ok=True)
-                _require_room(name, found["size"], path)
+                if found["size"] > _room(path):
+                    raise _full(name, found["size"])
                 self._write(name, found, PART)
                 for each in (path, f"{FOLDER}/{name.partition('/')[0]}"):
                     self._names.open(each)
@@ -114,6 +115,18 @@ class Inputs:
                 _remove(PART)
             self._fetched[name] = found["version"]
             return path
+
+    def _found(self, name: str, call: CallId | None, path: str) -> dict[str, Any]:
+        """The host's answer about an input that is to be at a path."""
+        # What is there may be what is asked for: only the answer tells.
+        room = None if name in self._fetched and exists(path) else _room(path)
+        try:
+            found: dict[str, Any] = call_host(self._channel, InputOpen(name, call, room))
+        except MCPError as exc:
+            if exc.code != "workspace_full":
+                raise
+            raise _full(name, exc.details["size"]) from None
+        return found
 
     def stream(self, name: str) -> "InputStream":
         """Open a file to be read from the host, without a copy here.
@@ -428,22 +441,23 @@ def _plain_name(name: Any) -> str:
     return text.removeprefix(f"{FOLDER}/").rstrip("/")
 
 
-def _require_room(name: str, size: int, path: str) -> None:
-    if os.path.isfile(path):
-        # It is replaced.
-        size -= os.stat(path).st_blocks * 512
-    status = os.statvfs(FOLDER)
-    if size + _KEPT_BYTES > status.f_bavail * status.f_frsize:
-        raise _full(name, size)
+def _room(path: str) -> int:
+    """The bytes that a file may have which is written to a path."""
+    # A file there is replaced.
+    replaced = os.stat(path).st_blocks * 512 if os.path.isfile(path) else 0
+    return _free() - _KEPT_BYTES + replaced
+
+
+def _free() -> int:
+    status = os.statvfs(os.path.dirname(FOLDER))
+    return status.f_bavail * status.f_frsize
 
 
 def _full(name: str, size: int) -> MCPError:
-    status = os.statvfs(FOLDER)
-    free = status.f_bavail * status.f_frsize
+    free = _free()
     return MCPError(
         f"{name!r} has {size} bytes, and /workspace has room for {max(0, free - _KEPT_BYTES)}. Read it as a stream, "
-        f"without a copy: with runtime.open_input({name!r}) as file: ... "
-        "(Or the operator raises workspace_size, and memory.)",
+        f"without a copy: runtime.open_input({name!r}). (Or the operator raises workspace_size, and memory.)",
         code="workspace_full",
         details={"size": size, "free": free},
     )

@@ -3,7 +3,8 @@
 const { builtinModules } = require('node:module');
 const { FILENAME } = require('./common_js');
 const { nearest } = require('./near_names');
-const { unanswered } = require('./output');
+const { closed, unanswered } = require('./output');
+const { insteadOf } = require('./script_source');
 
 const OBJECTS = ['runtime', 'programs', 'traces'];
 
@@ -126,6 +127,10 @@ function advice(error, servers, exported, start, inputs) {
   if (found !== null && inSession && Object.hasOwn(globalThis, found[1])) {
     return `'${found[1]}' is a constant, perhaps of an earlier cell; a cell may declare it again: let ${found[1]} = ...`;
   }
+  // Of a file that is imported: the script's own errors say it already.
+  const instead = insteadOf({ code: error?.code, message });
+  if (instead !== '') return instead;
+  if (inSession && error?.code === 'EBADF' && closed() !== null) return closed();
   if (error?.name === 'SyntaxError' && /^\s*(?:def |from \S+ import |print\()/m.test(start.code)) {
     return `this is read as JavaScript; ${python(start.runs_both)}`;
   }

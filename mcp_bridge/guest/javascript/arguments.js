@@ -137,8 +137,13 @@ function bind(row, args) {
   }
   const missing = row.params.filter((param) => param.required && bound[param.json] === undefined);
   // A schema may require what it gives a default.
-  const needed = missing.filter((param) => param.default === undefined).map((param) => `'${param.name}'`);
-  if (needed.length > 0) faults.push(`missing required argument${needed.length > 1 ? 's' : ''}: ${needed.join(', ')}`);
+  const needed = missing.filter((param) => param.default === undefined);
+  const shown = needed.map(({ name }) => `'${name}'`).join(', ');
+  if (needed.length > 0) faults.push(`missing required argument${needed.length > 1 ? 's' : ''}: ${shown}`);
+  const written = needed.filter(({ json }) => Object.hasOwn(bound, json));
+  if (written.length > 0) {
+    faults.push(`${written.map(({ name }) => `'${name}'`).join(', ')}: undefined here; a field of a tool's text is there after JSON.parse(...)`);
+  }
   normalise(row, bound);
   return { bound, faults };
 }

@@ -58,22 +58,23 @@ class Calls {
   // `shown` is how the script wrote it, up to the parenthesis.
   begin(shown, work, { named = true } = {}) {
     const name = named ? lines.current().call() : null;
-    const line = lineOf(new Error().stack);
+    const { stack } = new Error();
     return lines.apart(() => {
-      const note = { shown, line, isAwaited: false };
+      const note = { shown, line: lineOf(stack), isAwaited: false };
       this.#made.push(note);
-      return Call.of(this.#guarded(shown, work, name), note);
+      return Call.of(this.#guarded(shown, work, name, stack), note);
     });
   }
 
   // Afterwards one that has been awaited isn't kept.
-  async #guarded(shown, work, name) {
+  async #guarded(shown, work, name, stack) {
     try {
       return await work(name);
     } catch (error) {
       const told = asScripts(error);
       // The script knows the function that it has called, not the request.
       if (told?.code === 'bad_params') restate(told, told.message.replace(REQUEST, `${shown}()`));
+      putAt(told, stack);
       throw told;
     } finally {
       this.#made = this.#made.filter((note) => !note.isAwaited);
@@ -142,6 +143,29 @@ class Calls {
       + `write: await ${note.shown}(...)`, note.line,
     );
   }
+}
+
+// The frames at the end of a stack. The message before them may have lines like theirs, and any length.
+function framesOf(stack) {
+  let begin = stack.length;
+  while (begin > 0) {
+    const before = stack.lastIndexOf('\n', begin - 1);
+    if (before < 0 || !stack.startsWith('\n    at ', before)) break;
+    begin = before;
+  }
+  return stack.slice(begin);
+}
+
+// Have an error that was met while nobody's code ran name the place of its call: that of `await` may be another, such as
+// `Promise.all`.
+function putAt(error, stack) {
+  if (!(error instanceof MCPError || error instanceof TypeError)) return;
+  // What the script has set as `Error.prepareStackTrace` may make anything of it.
+  if (typeof error.stack !== 'string' || typeof stack !== 'string') return;
+  const frames = framesOf(error.stack);
+  // Of the script's own functions that were called for it.
+  if (frames !== '' && !frames.startsWith('\n    at async ')) return;
+  error.stack = error.stack.slice(0, error.stack.length - frames.length) + framesOf(stack);
 }
 
 function asScripts(error) {

@@ -347,6 +347,8 @@ class Session {
   // The session's copy in which a cell runs dry ends with it: what would catch the error isn't run.
   #endDry(error) {
     this.#fail(error);
+    // What Node prints when it ends is no output of the cell, whose outcome has to be taken before.
+    this.#channel.flush();
     reallyExit(1);
   }
 
@@ -386,6 +388,8 @@ class Session {
     }
     const forgotten = this.#calls.notAwaited();
     if (forgotten !== null) return { exit_code: 1, error: this.#described(forgotten) };
+    const closed = output.closed();
+    if (closed !== null) return { exit_code: 1, error: this.#described(new Error(closed)) };
     if (code !== 0) return { exit_code: code };
     try {
       const value = this.#display.show(this.#value);

@@ -22,6 +22,7 @@ from mcp_bridge.guest.javascript.node import (
     make_folders,
     write_all,
 )
+from mcp_bridge.guest.javascript.node_pipe import NodePipe
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import WireError
@@ -100,8 +101,8 @@ class NodeSession(Node):
             self._refuse(exc)
         for fd in descriptors.values():
             os.close(fd)
-        self._frames, self._done, self._interrupts = to_node[1], done[1], interrupts[1]
-        self._give(bundle())
+        self._frames, self._done, self._interrupts = NodePipe(to_node[1]), done[1], interrupts[1]
+        self._frames.write(bundle())
         _thread.start_new_thread(self._read, (from_node[0],))
         _thread.start_new_thread(self._count, (interrupted[0],))
 
@@ -127,7 +128,7 @@ class NodeSession(Node):
         self._finish = None
         self._running = start.execution
         self._channel.notify(ExecutionBegun(start.execution))
-        self._give(jsonrpc.encode(notification(start)))
+        self._frames.write(jsonrpc.encode(notification(start)))
         self._ended.acquire()
         self._channel.end_cell()
 
@@ -206,7 +207,7 @@ class NodeSession(Node):
             until = monotonic() + TRIES_SECONDS
             while self._runs(execution) and monotonic() < until:
                 if patience:
-                    self._give(STOP)
+                    self._frames.write(STOP)
                     self._wait(execution, patience)
                 if self._runs(execution):
                     self._sent += 1
@@ -229,4 +230,4 @@ class NodeSession(Node):
         while self._happened < self._sent and monotonic() < until:
             sleep(0.005)
             # Where Node was idle, the next that it does is interrupted: this.
-            self._give(b"\n")
+            self._frames.write(b"\n")

@@ -8,7 +8,7 @@ const MAX_MESSAGE = 20_000;
 const MAX_TRACEBACK = 40_000;
 
 const FRAME = /file:\/\/\/workspace\/(script|cell-\d+)\.js:(\d+)(?::(\d+))?/g;
-const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise \()/;
+const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|Session\.<anonymous> \(file:|\(<anonymous>\)|new Promise \()/;
 
 const { inspect } = util;
 
@@ -26,6 +26,11 @@ const { toString } = Error.prototype;
 
 // How stacks are written from now on, also where the script prints them: without our frames and Node's.
 function trimStacks() {
+  process.abort = () => {
+    // It would print its own.
+    process.kill(process.pid, 'SIGABRT');
+    for (;;) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+  };
   Error.stackTraceLimit = 30;
   Error.prepareStackTrace = (error, frames) => {
     let head = 'Error';

@@ -72,6 +72,8 @@ class InputFile {
     return {
       next: () => lines.apart(step),
       return: () => lines.apart(async () => {
+        // Nobody takes what was asked for ahead.
+        this.#parts.delete(number);
         number = Infinity;
         return { done: true, value: undefined };
       }),

@@ -18,6 +18,7 @@ from mcp_bridge.guest.files import inputs, unfetched_inputs
 from mcp_bridge.guest.files.left_files import FOLDER, LeftFiles, keep_file
 from mcp_bridge.guest.host_requests import MCPError, call_host
 from mcp_bridge.guest.javascript.module_texts import BOOT, MODULES
+from mcp_bridge.guest.javascript.node_pipe import NodePipe
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import guarded
 from mcp_bridge.wire import jsonrpc
@@ -94,9 +95,9 @@ class Node:
         """Whether Node has sent the script's result: it reads nothing from then on."""
         self._interrupted_at: float | None = None
         """When a session's cell was first interrupted, by `monotonic`."""
-        self._frames: int = -1
         self._left = LeftFiles(functools.partial(keep_file, channel))
-        self._giving = _thread.allocate_lock()
+        self._frames: NodePipe
+        """Made when Node is started."""
         self._done = -1
         self._asking: list[object] = []
         """What is being asked of the host here because Node has asked for it."""
@@ -107,7 +108,7 @@ class Node:
         """Run the script to its end. Never returns."""
         make_folders(start)
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
-        self._frames, self._done = to_node[1], done[1]
+        self._frames, self._done = NodePipe(to_node[1]), done[1]
         try:
             descriptors = {IN: to_node[0], OUT: from_node[1], DONE: done[0]}
             pid = self._spawn(descriptors, flags_for(start.memory or DEFAULT_MEMORY))
@@ -116,7 +117,7 @@ class Node:
         for fd in (to_node[0], from_node[1], done[0]):
             os.close(fd)
         self._channel.lend(self._forward)
-        self._give(bundle() + jsonrpc.encode(notification(start)))
+        self._frames.write(bundle() + jsonrpc.encode(notification(start)))
         self._pass_on(from_node[0])
         self._end(pid)
 
@@ -169,12 +170,9 @@ class Node:
         if number > OWN_IDS:
             return False
         if self._drives is None or not self._drives.take(number, line):
-            self._give(line + b"\n")
+            self._frames.write(line + b"\n")
+            self._frames.wait()
         return True
-
-    def _give(self, data: bytes) -> None:
-        with self._giving:
-            write_all(self._frames, data)
 
     # --- from Node ---
 
@@ -225,7 +223,7 @@ class Node:
                 # Imported late, with the kernel: most scripts run no program.
                 from mcp_bridge.guest.javascript.programs import ProgramDriver
 
-                self._drives = ProgramDriver(self._channel, self._give)
+                self._drives = ProgramDriver(self._channel, self._frames.write)
             self._drives.expect(message.id)
         elif message.method == NAMES[ExecutionFinish] and not self._is_ending:
             self._is_ending = True
@@ -261,6 +259,8 @@ class Node:
 
     def _ask(self, number: int, work: Callable[[], Any]) -> None:
         """Do what asks the host, on a thread; answer with what it gives: in a frame, or at once if `number` is 0."""
+        if not number:
+            self._frames.node_awaits(answer=True)
         self._asking.append(work)
         _thread.start_new_thread(self._answer, (number, work))
 
@@ -276,8 +276,9 @@ class Node:
     def _give_answer(self, number: int, answer: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()
         if number:
-            self._give(body + b"\n")
+            self._frames.write(body + b"\n")
         else:
+            self._frames.node_awaits(answer=False)
             write_all(self._done, b"%012d" % len(body) + body)
 
     # --- the end ---

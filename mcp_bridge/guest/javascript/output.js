@@ -1,6 +1,7 @@
 'use strict';
 // Standard output and error: written to descriptors 1 and 2 at once, in order with each other and with what is shown.
 // Standard input is Node's, and empty: that the script has looked for something there is told.
+const { fstatSync } = require('node:fs');
 const { Writable } = require('node:stream');
 const { writeAll } = require('./channel');
 
@@ -9,6 +10,19 @@ let isStdinUsed = false;
 // What is said of a script that waits for ever, after it has looked at standard input; otherwise nothing.
 function unanswered() {
   return isStdinUsed ? '; if for an answer on standard input: nobody can answer here, so put the value into the script' : '';
+}
+
+// What is said of a session in which descriptor 1 or 2 is closed; otherwise null.
+function closed() {
+  for (const [fd, name] of [[1, 'output'], [2, 'error']]) {
+    try {
+      fstatSync(fd);
+    } catch {
+      return `a cell has closed descriptor ${fd}, standard ${name}: no cell of this session can print any more; `
+        + 'begin another: await runtime.end_session()';
+    }
+  }
+  return null;
 }
 
 function followInput() {
@@ -54,4 +68,4 @@ function follow(channel) {
   }
 }
 
-module.exports = { follow, unanswered };
+module.exports = { closed, follow, unanswered };

@@ -62,6 +62,13 @@ const INSTEAD = [
   ['export assignment', 'leave it out: nothing imports a script'],
 ];
 
+// What to write instead of the TypeScript that an error of Node's refuses, or nothing.
+function insteadOf({ code, message }) {
+  if (code !== UNSUPPORTED) return '';
+  const [, instead] = INSTEAD.find(([what]) => message.includes(what)) ?? [];
+  return instead === undefined ? '' : `only types that can be left out are; ${instead}`;
+}
+
 // Node tells the place before its stack: `:4`, lines of the text, and a row of `^` under the one.
 function ofStripping(error, text) {
   const message = error.message.split('\n')[0];
@@ -69,10 +76,8 @@ function ofStripping(error, text) {
   const line = number === undefined ? null : Number(number);
   const [, shown, before] = /^(.*)\n( *)\^+$/m.exec(error.stack) ?? [];
   const column = line !== null && shown === text.split('\n')[line - 1] ? before.length + 1 : null;
-  if (error.code !== UNSUPPORTED) return new ScriptSyntaxError(message, line, column);
-  const [, instead] = INSTEAD.find(([what]) => message.includes(what)) ?? [];
-  const why = instead === undefined ? '' : `: only types that can be left out are; ${instead}`;
-  return new ScriptSyntaxError(message + why, line, column);
+  const why = insteadOf({ code: error.code, message });
+  return new ScriptSyntaxError(why === '' ? message : `${message}: ${why}`, line, column);
 }
 
 // Of the errors of the parser and of the stripping the one that is about what is wrong: the parser stops at the first
@@ -140,4 +145,4 @@ function withAdded(text, added) {
   return pieces.join('') + text.slice(at);
 }
 
-module.exports = { KEEP, ScriptSyntaxError, parsedModule, parser, prepared };
+module.exports = { KEEP, ScriptSyntaxError, insteadOf, parsedModule, parser, prepared };

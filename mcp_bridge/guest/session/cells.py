@@ -54,10 +54,10 @@ class Session:
         call_ids.begin()
         call_ids.follow_raw_threads()
         prepared = {"linecache": self._register_sources} | randomness.begin(bytes.fromhex(first.seed or ""))
-        self._world = ExecutionEnvironment(channel, capture, first, prepared)
+        self._environment = ExecutionEnvironment(channel, capture, first, prepared)
         self._module = ModuleType("__main__")
         self._module.__dict__["__builtins__"] = builtins
-        self._module.__dict__.update(self._world.names())
+        self._module.__dict__.update(self._environment.names())
         sys.modules["__main__"] = self._module
         signal.signal(signal.SIGINT, self._on_interrupt)
 
@@ -69,7 +69,7 @@ class Session:
         self._channel.is_between = False
         self._interrupted_at = None
         self._channel.notify(ExecutionBegun(start.execution))
-        environment = self._world
+        environment = self._environment
         had, environment.start = environment.start.servers, start
         if start.servers != had:
             environment.change_servers()
@@ -113,7 +113,7 @@ class Session:
         value = names.pop(runner.VALUE_NAME, None)
         if outcome == runner.SUCCESS:
             outcome = runner.shown(hooks, value)
-        return outcome
+        return _or_closed_output(outcome)
 
     def _execute(self, compiled: Any, hooks: runner.Hooks) -> None:
         if not compiled.co_flags & runner.CO_COROUTINE:
@@ -147,9 +147,9 @@ class Session:
 
     def interrupt(self, execution: str) -> None:
         """Interrupt a cell, if it runs. Called by the thread that reads, which may be the main one."""
-        if self._interrupted_at is None and self._world.start.execution == execution:
+        if self._interrupted_at is None and self._environment.start.execution == execution:
             self._interrupted_at = monotonic()
-            if self._world.is_keeping:
+            if self._environment.is_keeping:
                 # The host doesn't answer what it was asked before: the next files may still be kept.
                 self._channel.refuse_waiting("the cell's time is up", "script_timeout")
         if self._running == execution:
@@ -170,6 +170,35 @@ class Session:
         if self._running is not None and not self._is_delivered and not _is_in_channel(frame):
             self._is_delivered = True
             raise KeyboardInterrupt("the cell's time is up")
+
+
+def _or_closed_output(outcome: runner.Outcome) -> runner.Outcome:
+    """A cell's outcome; or, if descriptor 1 or 2 is closed, an error that says so: nothing can be printed any more."""
+    closed = runner.guarded(_require_output)
+    if closed.error is None:
+        return outcome
+    if outcome.error is None:
+        return closed
+    for text in ("message", "traceback"):
+        outcome.error[text] += f"\n{closed.error['message']}"
+    return outcome
+
+
+def _require_output() -> None:
+    """Check that what later cells print would arrive.
+
+    Raises:
+        OSError: It wouldn't.
+    """
+    for fd, name in ((1, "output"), (2, "error")):
+        try:
+            os.fstat(fd)
+        except OSError as exc:
+            raise OSError(
+                exc.errno,
+                f"a cell has closed descriptor {fd}, standard {name}: no cell of this session can print any more; "
+                "begin another: await runtime.end_session()",
+            ) from None
 
 
 def _is_in_channel(frame: FrameType | None) -> bool:

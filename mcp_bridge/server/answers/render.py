@@ -215,11 +215,12 @@ def _json_chars(value: Any) -> int:
 
 
 def error_text(error: ErrorRecord, limit: int | None = MAX_ERROR_CHARS) -> str:
-    """An error as text: a traceback unchanged, other errors with their code. None as limit for all of it."""
+    """An error as text: a traceback, and a hint there is; other errors with their code. None as limit for all of it."""
+    hint = error.get("hint")
     if error.get("traceback"):
-        shown = str(error["traceback"])
+        shown = str(error["traceback"]) + (f"\n[{error['code']}] {hint}" if hint else "")
     else:
-        shown = f"[{error['code']}] {joined(error['message'], error.get('hint'))}"
+        shown = f"[{error['code']}] {joined(error['message'], hint)}"
     return shown if limit is None else cut(shown, limit)
 
 

@@ -119,6 +119,31 @@ async def test_a_session_is_rebuilt_with_a_cell_that_was_run_dry_before(either):
         assert shop.writes == WRITES
 
 
+async def test_the_end_of_a_dry_cell_prints_nothing(either):
+    # What is left to keep gives the interpreter time to end meanwhile.
+    code = {
+        "python": """
+import os
+for n in range(40): open(f"/workspace/out/{n}", "w").write("x" * 9999)
+made = await shop.put(what=1)
+print("cell")
+if made: print("never")
+""",
+        "javascript": """
+import fs from "node:fs";
+for (let n = 0; n < 40; n++) fs.writeFileSync(`/workspace/out/${n}`, "x".repeat(9999));
+const made = await shop.put({ what: 1 });
+console.log("cell");
+if (made) console.log("never");
+""",
+    }[either.language]
+    async with either.open(ALLOWS) as bridge:
+        await either.run(bridge, BEFORE, session="s")
+        for _ in range(3):
+            dry = await bridge.run(code, session="s", dry_run=True, language=either.language)
+            assert (dry.stdout, dry.stderr) == (b"cell\n", b""), dry.error
+
+
 async def test_what_earlier_cells_define_notices_a_result_that_is_not_there(either):
     shop = either
     name = {"python": "is_there", "javascript": "isThere"}[shop.language]
