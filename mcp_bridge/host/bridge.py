@@ -35,6 +35,7 @@ from mcp_bridge.executions.erasure_with_files import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.scripts.script_job import Job
+from mcp_bridge.executions.status import ENDED_BY_ITSELF
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.log_masking import masked_logs
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
@@ -849,7 +850,7 @@ class Bridge:
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
                 )
-                if record.status in {"success", "error", "exit"} and script.divergence_detector.divergence is None:
+                if record.status in ENDED_BY_ITSELF and script.divergence_detector.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
                     self.sandboxes.removals.leave(process, acknowledgement)
                 else:
