@@ -6,14 +6,12 @@ may ask. All other paths but the endpoint's, and the viewer's if it is served, a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import uvicorn
 from mcp_types import DiscoverResult, InitializeResult
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -35,13 +33,15 @@ from mcp_bridge.server.http.open_files import allow_descriptors, needed_descript
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import REVOCATION_SECONDS, Endpoint
 from mcp_bridge.server.http.sessions import Sessions, note_begun
+from mcp_bridge.server.http.uvicorn_server import EmbeddedServer, embedded_config
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.telemetry.setup import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
+    import uvicorn
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -187,8 +187,8 @@ def _status(status: int, word: str) -> JSONResponse:
     return JSONResponse({"status": word}, status, {"cache-control": "no-store"})
 
 
-class _Server(uvicorn.Server):
-    """A server that installs no signal handlers: calls are finished before it ends.
+class _Server(EmbeddedServer):
+    """The server of the endpoint, whose certificate may change while it serves.
 
     Args:
         config: Its configuration.
@@ -201,10 +201,6 @@ class _Server(uvicorn.Server):
         if self.certificate is not None:
             config.load()
             self.certificate.serve_with(config.ssl)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 async def serve_http(
@@ -393,14 +389,9 @@ async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None
 
 
 def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:
-    return uvicorn.Config(
+    return embedded_config(
         app,
         http=limits.protocol(),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,
