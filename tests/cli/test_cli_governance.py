@@ -641,8 +641,8 @@ def test_a_policy_that_cannot_be_is_an_error_of_check_with_file_and_line(desk):
     )
     for more, words in (
         (contradiction, "rule 1 is 'allow' for the same tools"),
-        ('[policy]\npreest = "open"\n', "Did you mean 'preset'?"),
-        ('[[policy.rules]]\ntools = ["a.b"]\neffect = "program"\nprograms = ["cleen"]\n', "Did you mean 'clean'?"),
+        ('[policy]\npreest = "open"\n', "Did you mean preset?"),
+        ('[[policy.rules]]\ntools = ["a.b"]\neffect = "program"\nprograms = ["cleen"]\n', "Did you mean clean?"),
         ('[[policy.rules]]\ntools = ["a"]\neffect = "deny"\n', "is no server and tool"),
     ):
         desk.configure(more)
@@ -778,7 +778,7 @@ def test_what_cannot_be_explained_is_a_usage_error(desk, arguments, words):
 # --- what the operator lays down is read by every command that runs code or serves ---
 
 BROKEN = [
-    ("[policy]\npreset = 'opne'\n", ["bad_config", "preset", "Did you mean 'open'?"]),
+    ("[policy]\npreset = 'opne'\n", ["bad_config", "preset", "Did you mean open?"]),
     ("[[policy.rules]]\ntools = ['a.b']\neffect = 'program'\nprograms = ['nothing']\n", ["bad_config", "'nothing'"]),
     ("[secrets.token]\nvalue = 'x'\n", ["bad_config", "secret set token"]),
     ("[secrets.token]\nfile = true\nenv = 'X'\n", ["bad_config", "secrets.token"]),
