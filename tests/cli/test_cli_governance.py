@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from cli_fixtures import CLEAN, COMMAND, DEADLINE_SECONDS, tool
 from mcp.client import Client
+from mcp_clients import build_server
 
 import mcp_bridge
 from mcp_bridge import escaping
@@ -25,7 +26,6 @@ from mcp_bridge.executions.approvals import ApprovalRequest
 from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools, questions
-from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import _question_text
 from mcp_bridge.wire import messages
 

@@ -91,11 +91,6 @@ class RemoteFailure:
     retry_after: float | None = None
     lasting: bool = False
 
-    @property
-    def may_have_happened(self) -> bool:
-        """Whether the server may have done what it was asked for."""
-        return self.kind in {"lost", "bad_answer"}
-
 
 class RequestFailedError(Exception):
     """A request that got no answer, with its `failure`."""

@@ -224,7 +224,7 @@ async def serve_http(
         listener: The listening socket.
         settings: The settings of HTTP.
         authenticator: Tells who a request is from.
-        programs: As `build_server`.
+        programs: As `mcp_server`.
         tls: The files of the certificate, or None for plain HTTP.
         listening: Called once requests are answered.
 
