@@ -271,12 +271,12 @@ class Bridge:
                 shared.kept.popitem(last=False)
         return view
 
-    def for_owner(self, execution: StoredExecution, *, goes_on: bool = True) -> Bridge:
+    def for_owner(self, execution: StoredExecution, *, resumes: bool = True) -> Bridge:
         """The view of an execution's principal, by its configuration: for the operator, who goes on with anybody's.
 
         Args:
             execution: The execution.
-            goes_on: Whether anything may be done in it. Without that, it is looked at or ended, whoever its principal
+            resumes: Whether anything may be done in it. Without that, it is looked at or ended, whoever its principal
                 is by now.
 
         Raises:
@@ -287,7 +287,7 @@ class Bridge:
         if name == LOCAL_PRINCIPAL.name:
             return self.for_principal(LOCAL_PRINCIPAL)
         shared = self._shared
-        if not goes_on:
+        if not resumes:
             owner = shared.governance.principals.get(name, Principal(name))
             return self._view(owner, owner)
         has_table = name in shared.principals

@@ -195,7 +195,7 @@ class HttpTransport:
         self.retirement = anyio.Event()
         self.tool_headers: dict[str, dict[Any, Any]] = {}
         self.has_asked_for_announcements = anyio.Event()
-        self.on_listening: Callable[[], None] = _nothing
+        self.on_listening: Callable[[], None] = _ignore_listening
         self.on_log: OnLog = no_log
         self.session: str | None = None
         self.version: str | None = None
@@ -767,7 +767,7 @@ class _Requests:
         await self.aclose()
 
 
-def _nothing() -> None:
+def _ignore_listening() -> None:
     """Do nothing."""
 
 

@@ -206,7 +206,7 @@ class CallRecorder:
         await self._log.append(self._announced(await self.asked(), self.call))
         return None if self.known is None else self.known.sequence
 
-    def goes_on(self) -> None:
+    def restore_request(self) -> None:
         """Take the request as it is recorded, with its intent: the call was made before, and goes on."""
         if self.known is not None:
             self._asked, self._has_intent = self.known.asked, True

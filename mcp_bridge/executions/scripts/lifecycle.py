@@ -58,7 +58,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import (
     is_lost,
     run_with_sandbox_recovery,
 )
-from mcp_bridge.executions.scripts.record import TOOLS, goes_on, suspend
+from mcp_bridge.executions.scripts.record import TOOLS, resume_instruction, suspend
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
@@ -460,7 +460,7 @@ class Scripts:
         is_in = job.cell is None or last == known.id
         if job.cell is not None and not is_in:
             is_new = job.dry_run and not await self._placement.has_made_calls(known.id)
-            if not (is_new and await self._placement.goes_on(job.cell, last, head)):
+            if not (is_new and await self._placement.session_is_unchanged(job.cell, last, head)):
                 # The session may have ended while it ran.
                 raise await self._placement.end_moved_cell(job.cell, known, is_new=is_new)
             await self._placement.require_room(last)
@@ -578,7 +578,7 @@ class Scripts:
         cell = None if known is None else Cell.of(known)
         if known is None or cell is None or not waits_for_plan(known.record or {}):
             return True
-        if await self._placement.goes_on(cell, await self._placement.last(cell), None):
+        if await self._placement.session_is_unchanged(cell, await self._placement.last(cell), None):
             return False
         await self._withdraw_plan(known, SESSION_ADVANCED)
         return True
@@ -700,7 +700,7 @@ class Scripts:
             if record.status == "suspended":
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in KEY_RETAINING_CODES:
-                record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
+                record.error["hint"] = f"Try again: {resume_instruction(if_generated(script.key))}, from its record."
                 servers = self.lifecycle.servers_digest()
                 why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
                 entry = self.lifecycle.entry(why, script.execution)
