@@ -249,9 +249,9 @@ class Child:
     def descriptors(self) -> tuple[int, int, int]:
         """The descriptors of stdin, stdout and stderr, which the caller takes over."""
         process = self._process
-        assert process.stdin is not None  # noqa: S101 - for the type checker
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
+        assert process.stdin is not None  # for the type checker
+        assert process.stdout is not None
+        assert process.stderr is not None
         out = []
         for stream in (process.stdin, process.stdout, process.stderr):
             out.append(os.dup(stream.fileno()))

@@ -305,7 +305,7 @@ class _Paced(httpx2.AsyncByteStream):
     """A response's body, whose chunks may have a byte each."""
 
     def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
-        assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous client
+        assert isinstance(stream, httpx2.AsyncByteStream)  # of an asynchronous client
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

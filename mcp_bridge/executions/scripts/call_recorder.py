@@ -325,7 +325,7 @@ class CallRecorder:
 
     def _of_asked(self, asked: CallRequest, result: Result) -> RequestOutcome:
         """Any other outcome, with the request unless an intent has it."""
-        assert self.call is not None  # noqa: S101 - of what has no name, only a tool's call is recorded
+        assert self.call is not None  # of what has no name, only a tool's call is recorded
         return RequestOutcome(asked, self.call, result, self._has_intent)
 
     def _ref(self, tool: str) -> CallRef | None:

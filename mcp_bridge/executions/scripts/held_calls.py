@@ -148,7 +148,7 @@ async def hold_call(
         program: The program's record.
     """
     asked = await call.asked()
-    assert call.call is not None  # noqa: S101 - without a name it isn't held
+    assert call.call is not None  # without a name it isn't held
     name = call.call
     run.generate_key()
 

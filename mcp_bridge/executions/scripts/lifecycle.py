@@ -519,7 +519,7 @@ class Scripts:
     async def _denied_as_a_whole(self, execution: str, history: Sequence[Recorded]) -> ExecutionRecord:
         """End an execution whose plan was denied: nothing more of it is run."""
         asked = plan_approval(await self._store.approvals(execution))
-        assert asked is not None  # noqa: S101 - it was denied
+        assert asked is not None  # it was denied
         error = denied(asked.question, history)
         refused = _refused(execution, error)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"], error=RunError.of(refused["error"])), execution)

@@ -384,7 +384,7 @@ async def _watch_principals(supervisor: BridgeSupervisor, calls: PrincipalCalls,
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
     await supervisor.opened.wait()
     bridge = supervisor.current
-    assert bridge is not None  # noqa: S101 - it is open, and closed after the last request
+    assert bridge is not None  # it is open, and closed after the last request
     await viewer.keep(bridge.database, can_rebuild=bridge.settings.sessions.rebuild)
 
 

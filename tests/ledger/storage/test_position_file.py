@@ -400,9 +400,7 @@ def full(*_):
 
 
 @pytest.mark.parametrize("fault", [full, lambda _fd, data, _at: len(data) // 2], ids=["no write", "half a write"])
-async def test_an_effect_whose_outcome_cannot_be_recorded_is_reported_and_stops_the_run(
-    tmp_path, monkeypatch, fault
-):
+async def test_an_effect_whose_outcome_cannot_be_recorded_is_reported_and_stops_the_run(tmp_path, monkeypatch, fault):
     state = tmp_path / "state"
     state.mkdir()
     async with Database(state / FILE_NAME) as database:
