@@ -72,7 +72,7 @@ def compact_encoder() -> Callable[[Any], str]:
 
 def _past_spaces(text: str, at: int) -> int:
     match = _SPACES.match(text, at)
-    assert match is not None  # noqa: S101 - it matches nothing, too
+    assert match is not None  # it matches nothing, too
     return match.end()
 
 

@@ -16,6 +16,7 @@ _CHARS = 200
 _OPTIONS = 5_000
 
 _CUTOFF = 0.6
+_KEY_CUTOFF = 0.5
 _ORDERED_CUTOFF = 0.8
 _SAME_CUTOFF = 0.9
 _WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
@@ -123,3 +124,18 @@ def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
         return None
     listed = ", ".join(name[:_CHARS] for name in names[:_NAMES_SHOWN])
     return f"There are: {listed}{', …' if len(names) > _NAMES_SHOWN else ''}."
+
+
+def suggestion(name: str, known: Iterable[str], label: str = "There are", prefix: str = "") -> str:
+    """A hint for a wrong key or choice of a configuration: the name that is spelled like it, or all of them.
+
+    Args:
+        name: The wrong name.
+        known: All names, which are ours and few.
+        label: What they are, before the list of all.
+        prefix: Shown before each name and not compared, because it would make all names seem near.
+    """
+    known = list(known)
+    if close := spelled_like(name, known, cutoff=_KEY_CUTOFF):
+        return f"Did you mean {prefix}{close[0]}?"
+    return f"{label}: {', '.join(prefix + option for option in known)}."

@@ -158,7 +158,7 @@ class TimeLimit(AbstractContextManager[anyio.CancelScope, bool | None]):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        assert self._before is not None  # noqa: S101 - entered
+        assert self._before is not None  # entered
         _limits.reset(self._before)
         return self._scope.__exit__(exc_type, exc, traceback)
 

@@ -33,7 +33,7 @@ from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.near_names import spelled_like
+from mcp_bridge.near_names import suggestion
 from mcp_bridge.sandbox.languages import Language  # noqa: TC001 - pydantic reads it
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.session_limits import SessionSettings
@@ -446,15 +446,13 @@ def _layer(raw: _Raw) -> tuple[Layer, dict[str, Any]]:
     for name, value in tables.items():
         if not isinstance(value, dict):
             raise _bad(f"{name} is a table: write [{name}]", file, name)
-    known = list(Settings.model_fields)
+    known = sorted([*Settings.model_fields, "servers", *TABLES])
     for key, value in table.items():
         if isinstance(value, str) and "\0" in value:
             raise _bad(f"{key} holds a NUL character, which no path may", file, key)
         if key not in Settings.model_fields:
             servers = key.replace("_", "").lower() == "mcpservers"
-            hint = (
-                "Write [servers.NAME]." if servers else _elsewhere(key) or _nearest(key, [*known, "servers", *TABLES])
-            )
+            hint = "Write [servers.NAME]." if servers else _elsewhere(key) or suggestion(key, known, "Settings")
             raise _bad(f"there is no setting {key!r}", file, key, hint=hint)
     return Layer(file, file.absolute().parent, servers, tables, raw.content), table
 
@@ -603,7 +601,7 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
             raise BridgeError(
                 "bad_config",
                 f"The environment has {name}, and there is no such setting.",
-                hint=_nearest(short, choices, ENV_PREFIX),
+                hint=suggestion(short, sorted(choices), "Settings", ENV_PREFIX),
                 variable=name,
             )
         values[key] = text
@@ -672,7 +670,7 @@ def _example(path: tuple[str, ...], variable: str | None = None) -> str:
     model: Any = Settings if len(path) == 1 else Settings.model_fields[path[0]].annotation
     field = model.model_fields.get(path[-1])
     if field is None:
-        return _elsewhere(path[-1]) or _nearest(path[-1], list(model.model_fields))
+        return _elsewhere(path[-1]) or suggestion(path[-1], sorted(model.model_fields), "Settings")
     value = EXAMPLES.get(".".join(path), field.default)
     if isinstance(value, BaseModel):
         return f"Write a table: [{path[-1]}]."
@@ -707,11 +705,3 @@ def _elsewhere(key: str) -> str | None:
     tables: dict[str, Any] = {name: Settings.model_fields[name].annotation for name in NESTED} | {"policy": Policy}
     having = [f"[{name}]" for name, model in sorted(tables.items()) if key in model.model_fields]
     return f"Write it below {' or '.join(having)}." if having else None
-
-
-def _nearest(name: str, known: list[str], prefix: str = "") -> str:
-    """A hint with the nearest name. The prefix is shown and not compared, because it makes all names seem near."""
-    close = spelled_like(name, known, cutoff=0.5)
-    if close:
-        return f"Did you mean {prefix}{close[0]}?"
-    return f"Settings: {', '.join(prefix + option for option in sorted(known))}."

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.record import ExecutionRecord
 
-OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
+OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
 def error_record(error: BridgeError, status: int) -> dict[str, Any]:

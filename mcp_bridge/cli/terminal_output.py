@@ -28,9 +28,6 @@ MAX_FAILURES = 10
 PROGRESS_SECONDS = 5.0
 """Interval of progress messages; work that takes less time gets none."""
 
-ENDED_WELL = "success"
-UNENDED = frozenset({"suspended", "interrupted", "running"})
-
 
 def echo_err(text: str) -> None:
     """Print a line on standard error, for people who also read the output."""
@@ -226,9 +223,11 @@ def _quoted(value: Any) -> list[str]:
 
 def status_of(record: Mapping[str, Any]) -> int:
     """The exit status for an execution's status."""
-    if record["status"] in UNENDED:
+    from mcp_bridge.executions.status import UNFINISHED
+
+    if record["status"] in UNFINISHED:
         return exit_statuses.SUSPENDED
-    return exit_statuses.OK if record["status"] == ENDED_WELL else exit_statuses.FAILED
+    return exit_statuses.OK if record["status"] == "success" else exit_statuses.FAILED
 
 
 def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:

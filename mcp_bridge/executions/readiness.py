@@ -14,6 +14,7 @@ from mcp_bridge.kernel.machine import IN_DOUBT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
@@ -40,30 +41,37 @@ async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
         stored: The execution, as it was read.
     """
     record = stored.record or {}
-    rows = record.get("waiting", ())
     error = record.get("error") or {}
     if stored.kind == "script" and error.get("code") == "input_changed":
         # Whoever asks has put the file back, or is told again that it is another one.
         return True
     if stored.kind == "script" and error.get("calls"):
         return False
-    decided: set[int] = set()
     if waits_for_plan(record) and not any(row["asks"] for row in record["planned"]):
         # The policy allows what its dry run has listed: a person may decide on it, and needn't.
         return True
+    rows: list[WaitingRow] = record.get("waiting", [])
+    decided: set[int | str] = set()
     if any(row["kind"] == "approval" for row in rows):
         decided = {row.effect for row in await store.approvals(stored.id) if row.decision is not None}
     for row in rows:
         if row["kind"] == "approval" and row["effect"] in decided:
             return True
-        if row["kind"] != IN_DOUBT and row.get("due") is not None and row["due"] <= time.time():
+        if await _is_over(store, stored.id, row):
             return True
-        if row["kind"] == EVENT and "after" in row and await store.last_event(stored.id) > row["after"]:
-            return True
-        if row["kind"] == PROGRAM:
-            program = await store.execution(row["execution"])
-            if program is None or effective_status(program) != "suspended" or await can_resume(store, program):
-                return True
+    return False
+
+
+async def _is_over(store: ProgramStore, execution: str, row: WaitingRow) -> bool:
+    """Whether what an execution waits for has come about, or its time-out; an approval is the caller's business."""
+    due = row.get("due")
+    if row["kind"] != IN_DOUBT and due is not None and due <= time.time():
+        return True
+    if row["kind"] == EVENT and "after" in row:
+        return await store.last_event(execution) > row["after"]
+    if row["kind"] == PROGRAM:
+        program = await store.execution(row["execution"])
+        return program is None or effective_status(program) != "suspended" or await can_resume(store, program)
     return False
 
 

@@ -95,8 +95,8 @@ class CallNotifications:
         self._progress.flush()
         self._logs.flush()
 
-    def tell(self, text: str, severity: int | None) -> None:
-        """Take a message, as `Listener.tell`."""
+    def on_message(self, text: str, severity: int | None) -> None:
+        """Take a message, as `Listener.on_message`."""
         if len(text) > MAX_PROJECTED_CHARS:
             text = f"(a message of {len(text):,} characters)"
         if severity is None:

@@ -308,7 +308,7 @@ class Gate:
         with CallNotifications(
             f"{tool.info.server}.{tool.info.name}", projector, self._on_server_message
         ) as on_server_message:
-            yield Listener(self._principal, on_server_message.tell)
+            yield Listener(self._principal, on_server_message.on_message)
 
 
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:

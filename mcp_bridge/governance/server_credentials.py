@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring
+from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, find_references
+from mcp_bridge.system_keyring import SystemKeyring
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec

@@ -118,7 +118,7 @@ def _rehearse() -> None:
     """Do what every execution does first, without any effect: the first time takes twice as long."""
     line = jsonrpc.encode(notification(ExecutionStart("", "None", [], 0)))
     message = jsonrpc.decode(line)
-    assert isinstance(message, jsonrpc.Notification)  # noqa: S101 - for the type checker
+    assert isinstance(message, jsonrpc.Notification)  # for the type checker
     decode_params(method_params(message.method), message.params)
     jsonrpc.encode(jsonrpc.Request(1, NAMES[ExecutionFinish], encode_params(ExecutionFinish(0))))
     exec(runner.compile_script("None", lambda _code, _exc: None), {})  # noqa: S102

@@ -35,6 +35,7 @@ from mcp_bridge.executions.erasure_with_files import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.scripts.script_job import Job
+from mcp_bridge.executions.status import ENDED_BY_ITSELF
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.log_masking import masked_logs
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
@@ -270,12 +271,12 @@ class Bridge:
                 shared.kept.popitem(last=False)
         return view
 
-    def for_owner(self, execution: StoredExecution, *, goes_on: bool = True) -> Bridge:
+    def for_owner(self, execution: StoredExecution, *, resumes: bool = True) -> Bridge:
         """The view of an execution's principal, by its configuration: for the operator, who goes on with anybody's.
 
         Args:
             execution: The execution.
-            goes_on: Whether anything may be done in it. Without that, it is looked at or ended, whoever its principal
+            resumes: Whether anything may be done in it. Without that, it is looked at or ended, whoever its principal
                 is by now.
 
         Raises:
@@ -286,7 +287,7 @@ class Bridge:
         if name == LOCAL_PRINCIPAL.name:
             return self.for_principal(LOCAL_PRINCIPAL)
         shared = self._shared
-        if not goes_on:
+        if not resumes:
             owner = shared.governance.principals.get(name, Principal(name))
             return self._view(owner, owner)
         has_table = name in shared.principals
@@ -852,7 +853,7 @@ class Bridge:
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
                 )
-                if record.status in {"success", "error", "exit"} and script.divergence_detector.divergence is None:
+                if record.status in ENDED_BY_ITSELF and script.divergence_detector.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
                     self.sandboxes.removals.leave(process, acknowledgement)
                 else:

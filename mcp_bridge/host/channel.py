@@ -77,65 +77,6 @@ IDLE_WORKERS = 32
 MAX_UNSENT_BYTES = 32 << 20
 """Most bytes of answers that the guest hasn't read. Beyond that no further request is worked on."""
 
-FROM_GUEST = frozenset(
-    {
-        messages.GuestReady,
-        messages.ExecutionBegun,
-        messages.OutputWrite,
-        messages.OutputDisplay,
-        messages.ActivityReport,
-        messages.ProgressReport,
-        messages.RequestCancel,
-        messages.CallTaken,
-        messages.ToolCall,
-        messages.CatalogServers,
-        messages.CatalogTools,
-        messages.CatalogSearch,
-        messages.CatalogDescribe,
-        messages.CatalogCheck,
-        messages.MemorySave,
-        messages.MemoryLoad,
-        messages.MemoryDelete,
-        messages.MemoryList,
-        messages.SessionList,
-        messages.SessionEnd,
-        messages.WaitUntil,
-        messages.WaitEvent,
-        messages.PackageInstall,
-        messages.PackageRead,
-        messages.ArtifactWrite,
-        messages.OutputRead,
-        messages.InputList,
-        messages.InputOpen,
-        messages.InputRead,
-        messages.ProgramStart,
-        messages.ProgramEffect,
-        messages.ProgramFinish,
-        messages.ProgramLeave,
-        messages.ProgramResume,
-        messages.ProgramSave,
-        messages.ProgramList,
-        messages.ProgramGet,
-        messages.ProgramDelete,
-        messages.ProgramValidate,
-        messages.ProgramPlan,
-        messages.TraceGet,
-        messages.ExecutionFinish,
-    }
-)
-NOTIFICATIONS = frozenset(
-    {
-        messages.GuestReady,
-        messages.ExecutionBegun,
-        messages.OutputWrite,
-        messages.OutputDisplay,
-        messages.ActivityReport,
-        messages.ProgressReport,
-        messages.RequestCancel,
-        messages.CallTaken,
-    }
-)
-
 
 async def _waits_for_no_effect() -> bool:
     return False
@@ -489,7 +430,8 @@ class HostChannel:
         if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
             raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
         kind = messages.method_params(message.method)
-        if kind not in FROM_GUEST or (kind in NOTIFICATIONS) == isinstance(message, jsonrpc.Request):
+        is_request = isinstance(message, jsonrpc.Request)
+        if message.method not in (messages.GUEST_REQUESTS if is_request else messages.GUEST_NOTIFICATIONS):
             raise WireError("unknown_method", f"a guest may not send {message.method!r} so", excerpt(line))
         params = messages.decode_params(kind, message.params)
         if isinstance(message, jsonrpc.Notification):

@@ -120,7 +120,7 @@ def _types(annotation: Any) -> list[str | list[str]]:
 def _code(name: str, file: Path) -> CodeType:
     """A module's code, under a name that says nothing of this host. It is compiled only if no bytecode is cached."""
     code = SourceFileLoader(name, str(file)).get_code(name)
-    assert code is not None  # noqa: S101 - None is for loaders without source
+    assert code is not None  # None is for loaders without source
     return _renamed(code, f"<bridge>/{name}")
 
 

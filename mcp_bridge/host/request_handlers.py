@@ -22,7 +22,7 @@ from mcp_bridge.executions.memories import MAX_MEMORY_BYTES, digest
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
-from mcp_bridge.executions.programs.sandbox_programs import Session
+from mcp_bridge.executions.programs.sandbox_programs import SandboxPrograms
 from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.waits.taken_events import WAIT
@@ -131,7 +131,7 @@ class Requests:
         self._catalog, self._allowed = gate.tools.catalog, gate.tools.servers
         self._values = gate.values
         self._script = script
-        self._programs = Session(
+        self._programs = SandboxPrograms(
             programs,
             script.execution,
             principal,

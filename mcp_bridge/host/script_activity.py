@@ -99,6 +99,6 @@ class ScriptActivity:
         self._channel.notify(messages.ActivityAsk(self._asked))
         with anyio.move_on_after(LOOK_SECONDS):
             await self._told.wait()
-            assert self._report is not None  # noqa: S101 - it is told
+            assert self._report is not None  # it is told
             return _ActivitySample(time.monotonic(), self._report.processor, self._report.timer)
         return None

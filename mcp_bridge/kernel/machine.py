@@ -340,7 +340,7 @@ class Machine(Interpreter):
             state, signal = self._state_of(number), _as_pending(event.code) if signal == "pending" else signal
             _ON_SIGNAL[state][signal](self, number, event)
             return
-        assert task.effect is not None  # noqa: S101 - it waits for this one
+        assert task.effect is not None  # it waits for this one
         kind = task.effect.kind
         event = checked_outcome(event, kind)
         if signal == "pending" or (kind == "tool" and event.value == PENDING):
@@ -413,7 +413,7 @@ class Machine(Interpreter):
     def _redo(self, number: int, _event: Redo) -> None:
         del self.pending[number]
         effect = self.waiting[number].effect
-        assert effect is not None  # noqa: S101 - it is awaited
+        assert effect is not None  # it is awaited
         self.effects.append(effect)
 
     def _expire(self, number: int, _event: Outcome) -> None:
@@ -439,7 +439,7 @@ def _has_pending_row(task: Task) -> bool:
 
 def effect_kind(task: Task) -> EffectKind:
     """The kind of the effect that a task waits for."""
-    assert task.effect is not None  # noqa: S101 - it is among those that wait
+    assert task.effect is not None  # it is among those that wait
     return task.effect.kind
 
 

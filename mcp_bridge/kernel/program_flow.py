@@ -306,5 +306,5 @@ def task_for(level: Level, instruction: Instruction, items: list[Any]) -> Task:
         return Nested(instruction, level, path)
     if isinstance(step, MapStep):
         return Map(instruction, level, path, items)
-    assert isinstance(step, ParallelStep)  # noqa: S101 - conditions have no tasks
+    assert isinstance(step, ParallelStep)  # conditions have no tasks
     return Parallel(instruction, level, path)

@@ -289,7 +289,7 @@ class Interpreter(GroupExecution):
             self._drop_deadline(task)
             task.level.undo += level.undo
             return StepResult(task.path, "success", level.last_output, retries=task.attempt - 1)
-        assert level.ending is not None  # noqa: S101 - it has ended
+        assert level.ending is not None  # it has ended
         _, code, message = level.ending
         return self._failed(task, code, f"the program {quoted(level.program.name)} ended as {level.status}: {message}")
 
@@ -308,7 +308,7 @@ class Interpreter(GroupExecution):
         if isinstance(task, Group):
             return self._abort_group(task, code, message)
         if isinstance(task, Nested):
-            assert task.inner is not None  # noqa: S101 - it is under way
+            assert task.inner is not None  # it is under way
             return self._abort_nested(task, task.inner, code, message)
         return self._failed(task, code, message)
 

@@ -21,8 +21,6 @@ from mcp_bridge.near_names import nearest
 from mcp_bridge.registered import printing
 from mcp_bridge.registered.declaring import DECLARATIONS_NAME, Declaration, SourceLocation, bad_tool
 from mcp_bridge.registered.folders import Folders
-from mcp_bridge.registered.registry import Registry
-from mcp_bridge.registered.return_values import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,20 +33,6 @@ ENTRY_POINTS = "mcp_bridge.tools"
 """The group of entry points, each of which names a module that declares tools."""
 
 _NOT_THEIRS = ("<frozen importlib", str(importlib.__file__), str(Path(__file__).parent))
-
-
-def load_registry(config: ToolsConfig, base: Path, *, max_result_bytes: int = MAX_RESULT_BYTES) -> Registry:
-    """Import the operator's modules and compile their tools.
-
-    Args:
-        config: The table `[tools]`.
-        base: The folder of the configuration file, for relative paths.
-        max_result_bytes: The maximum size of a result, in bytes of JSON.
-
-    Raises:
-        BridgeError: As `load_declarations`; `bad_tools`: a function that can't be a tool, or two tools with one name.
-    """
-    return Registry(load_declarations(config, base), max_result_bytes=max_result_bytes)
 
 
 def load_declarations(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:

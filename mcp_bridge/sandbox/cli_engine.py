@@ -39,20 +39,18 @@ from mcp_bridge.sandbox.engine import (
     ContainerInfo,
     Engine,
     ExitStatus,
-    SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.engine_errors import TAIL_BYTES, os_failure, start_failure
+from mcp_bridge.sandbox.engine_errors import os_failure, start_failure
 from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
 from mcp_bridge.sandbox.isolation_flags import RuntimeChoice, run_argv
 from mcp_bridge.sandbox.ownership import Owner
-from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
+from mcp_bridge.sandbox.pipes import Child, PipedProcess, drain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -326,10 +324,11 @@ class CliEngine(Engine):
         return BridgeError("engine_failed", f"{self.name} failed: {result.tail()}", output=result.tail())
 
 
-class CliProcess(SandboxProcess):
+class CliProcess(PipedProcess):
     """A container and the client attached to it; created by `CliEngine.start`."""
 
     def __init__(self, engine: CliEngine, child: Child, name: str, cidfile: Path, folder: Path) -> None:
+        super().__init__(child.descriptors(), self._on_output)
         self._engine = engine
         self._child = child
         self._name = name
@@ -339,30 +338,10 @@ class CliProcess(SandboxProcess):
         self._monitor_ended_at: float | None = None
         """When the end of the container's monitor was noticed (Unix time in seconds)."""
         self._id: str | None = None
-        self._tail = bytearray()
         self._spoke = False
         self._status: ExitStatus | None = None
         self._closing = anyio.Lock()
         self._closed = False
-        stdin, stdout, stderr = child.descriptors()
-        self._stdin = PipeWriter(stdin)
-        self._stdout = PipeReader(stdout, on_data=self._on_output)
-        self._stderr = PipeReader(stderr, on_data=self._on_stderr)
-
-    @property
-    def stdin(self) -> ByteSendStream:
-        """The container's standard input."""
-        return self._stdin
-
-    @property
-    def stdout(self) -> ByteReceiveStream:
-        """The container's standard output: the channel."""
-        return self._stdout
-
-    @property
-    def stderr(self) -> ByteReceiveStream:
-        """The container's standard error: PID 1's reports, and the engine's messages."""
-        return self._stderr
 
     async def container_id(self) -> str:
         """The engine's full container id.
@@ -509,10 +488,6 @@ class CliProcess(SandboxProcess):
 
     def _on_output(self, _: bytes) -> None:
         self._spoke = True
-
-    def _on_stderr(self, data: bytes) -> None:
-        self._tail += data
-        del self._tail[:-TAIL_BYTES]
 
     async def _exit_status(self, code: int) -> ExitStatus:
         if code < 0:

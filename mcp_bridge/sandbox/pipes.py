@@ -1,4 +1,4 @@
-"""A child process and its three pipes, read and written without an intermediate layer.
+"""A child process and the three pipes of a sandbox, read and written without an intermediate layer.
 
 All messages to and from a sandbox pass through here. So a receive is one `read` into a fresh buffer when data is
 available, without a buffer that could fill up behind a slow reader. The child's exit is observed through a pidfd if the
@@ -19,6 +19,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream
+
+from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.engine_errors import TAIL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -246,9 +249,9 @@ class Child:
     def descriptors(self) -> tuple[int, int, int]:
         """The descriptors of stdin, stdout and stderr, which the caller takes over."""
         process = self._process
-        assert process.stdin is not None  # noqa: S101 - for the type checker
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
+        assert process.stdin is not None  # for the type checker
+        assert process.stdout is not None
+        assert process.stderr is not None
         out = []
         for stream in (process.stdin, process.stdout, process.stderr):
             out.append(os.dup(stream.fileno()))
@@ -282,6 +285,42 @@ class Child:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class PipedProcess(SandboxProcess):
+    """A sandbox behind three pipes.
+
+    Args:
+        descriptors: Our ends of the pipes of its standard input, output and error, which it takes over.
+        on_output: Called with every chunk of its standard output before it is returned.
+    """
+
+    def __init__(self, descriptors: tuple[int, int, int], on_output: Callable[[bytes], None] | None = None) -> None:
+        stdin, stdout, stderr = descriptors
+        self._tail = bytearray()
+        """The end of its standard error, as far as it was read."""
+        self._stdin = PipeWriter(stdin)
+        self._stdout = PipeReader(stdout, on_data=on_output)
+        self._stderr = PipeReader(stderr, on_data=self._on_stderr)
+
+    @property
+    def stdin(self) -> ByteSendStream:
+        """The container's standard input."""
+        return self._stdin
+
+    @property
+    def stdout(self) -> ByteReceiveStream:
+        """The container's standard output: the channel."""
+        return self._stdout
+
+    @property
+    def stderr(self) -> ByteReceiveStream:
+        """The container's standard error: PID 1's reports, and messages of the engine or the runtime."""
+        return self._stderr
+
+    def _on_stderr(self, data: bytes) -> None:
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
 
 
 def _enlarge(descriptor: int) -> None:

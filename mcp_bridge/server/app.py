@@ -112,31 +112,6 @@ async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, A
         tasks.cancel_scope.cancel()
 
 
-class _OpenBridge:
-    """An already open bridge with the interface of a `BridgeSupervisor`."""
-
-    error: BridgeError | None = None
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        self.settings = bridge.settings
-
-    @property
-    def current(self) -> Bridge:
-        return self._bridge
-
-    async def bridge(self) -> Bridge:
-        return self._bridge
-
-    def configuration_changes(self) -> list[str]:
-        return []
-
-
-def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
-    """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
-    return mcp_server(_OpenBridge(bridge), anyio.Event(), programs=programs)
-
-
 async def _listed_resources(bridge: Bridge, cursor: str | None) -> types.ListResourcesResult:
     """A page of the resources.
 
@@ -152,7 +127,7 @@ async def _listed_resources(bridge: Bridge, cursor: str | None) -> types.ListRes
 
 
 def mcp_server(
-    supervisor: BridgeSupervisor | _OpenBridge,
+    supervisor: BridgeSupervisor,
     begun: anyio.Event,
     *,
     programs: bool,
@@ -163,7 +138,7 @@ def mcp_server(
     Args:
         supervisor: Has the bridge.
         begun: Set once the client has been told the tools, or has called one.
-        programs: As `build_server`.
+        programs: Whether it has the tools for programs too.
         calls: Has each call while it is under way; for whoever may have to end those of a principal.
     """
     under_way = calls or PrincipalCalls()
@@ -266,7 +241,7 @@ def principal_of(ctx: ServerRequestContext[dict[str, Any]]) -> Principal:
     return principal
 
 
-async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
+async def _bridge_of(supervisor: BridgeSupervisor, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
     """What the request's principal has of the bridge.
 
     Raises:
@@ -275,9 +250,7 @@ async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequ
     return _view(await supervisor.bridge(), principal_of(ctx))
 
 
-async def _bridge_for_call(
-    supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]
-) -> Bridge:
+async def _bridge_for_call(supervisor: BridgeSupervisor, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
     """As `_bridge_of`, for a call that has come through the bridges `via`.
 
     Raises:
@@ -299,7 +272,7 @@ async def _bridge_for_call(
     )
 
 
-async def _may_approve(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> bool:
+async def _may_approve(supervisor: BridgeSupervisor, ctx: ServerRequestContext[dict[str, Any]]) -> bool:
     """Whether the request's principal decides what waits for a person, by the configuration of now."""
     try:
         return (await _bridge_of(supervisor, ctx)).principal.may_approve
@@ -311,7 +284,7 @@ def _view(bridge: Bridge, principal: Principal) -> Bridge:
     return bridge if principal is LOCAL_PRINCIPAL else bridge.for_principal(principal)
 
 
-async def _opened(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
+async def _opened(supervisor: BridgeSupervisor, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
     """The bridge, for a request other than a tool call; raises protocol errors."""
     try:
         return await _bridge_of(supervisor, ctx)
@@ -319,9 +292,7 @@ async def _opened(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequest
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def server_instructions(
-    supervisor: BridgeSupervisor | _OpenBridge, principal: Principal | None = LOCAL_PRINCIPAL
-) -> str:
+def server_instructions(supervisor: BridgeSupervisor, principal: Principal | None = LOCAL_PRINCIPAL) -> str:
     """The instructions for a principal's clients, which name its servers if they are known; None names none."""
     if supervisor.error is not None:
         return error_instructions(supervisor.settings, supervisor.error)
@@ -339,7 +310,7 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
     Args:
         source: The configuration's files.
         first: The configuration if it was already read, or the error.
-        programs: As `build_server`.
+        programs: Whether it has the tools for programs too.
 
     Returns:
         The error because of which nothing could be run at the end, or None.
@@ -400,7 +371,7 @@ async def _import_on_threads(names: Sequence[str]) -> None:
 
 
 async def _call(
-    supervisor: BridgeSupervisor | _OpenBridge,
+    supervisor: BridgeSupervisor,
     ctx: ServerRequestContext[dict[str, Any]],
     questions: Questions,
     offered: ModuleType | None,
@@ -424,7 +395,7 @@ async def _call(
 
 
 async def _run(
-    supervisor: BridgeSupervisor | _OpenBridge,
+    supervisor: BridgeSupervisor,
     ctx: ServerRequestContext[dict[str, Any]],
     questions: Questions,
     name: str,
@@ -453,7 +424,7 @@ def _expected(bridge: Bridge | None, arguments: dict[str, Any]) -> Iterator[bool
 
 
 async def _run_script(
-    supervisor: BridgeSupervisor | _OpenBridge,
+    supervisor: BridgeSupervisor,
     bridge: Bridge,
     ctx: ServerRequestContext[dict[str, Any]],
     questions: Questions,

@@ -51,7 +51,7 @@ def postpone(*packages: str) -> None:
         if name in sys.modules:
             continue
         spec = importlib.util.find_spec(name)
-        assert spec is not None  # noqa: S101 - it is installed
+        assert spec is not None  # it is installed
         package = importlib.util.module_from_spec(spec)
         package.__class__ = _LatePackage
         sys.modules[name] = package

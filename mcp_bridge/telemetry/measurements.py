@@ -74,16 +74,6 @@ _observers: tuple[Observer, ...] = ()
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-@contextmanager
-def observed_by(observer: Observer) -> Iterator[None]:
-    """Tell an observer everything that happens in this process meanwhile."""
-    add(observer)
-    try:
-        yield
-    finally:
-        remove(observer)
-
-
 def add(observer: Observer) -> None:
     """Tell an observer from now on."""
     global _observers  # noqa: PLW0603 - of the process, as its log is

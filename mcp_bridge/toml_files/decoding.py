@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.near_names import spelled_like
+from mcp_bridge.near_names import suggestion
 from mcp_bridge.toml_files.line_numbers import line_of
 from mcp_bridge.toml_files.refused_values import example, said
 
@@ -37,8 +37,7 @@ def decode(model: type[Model], table: Any, file: Path | None, *path: str) -> Mod
         first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         keys = tuple(str(part) for part in first["loc"] if not isinstance(part, int))
         if first["type"] == "extra_forbidden":
-            close = spelled_like(keys[-1], model.model_fields, cutoff=0.5)
-            hint = f"Did you mean {close[0]}?" if close else f"Keys: {', '.join(model.model_fields)}."
+            hint = suggestion(keys[-1], model.model_fields, "Keys")
             raise bad_config("is no key that there is", file, *path, *keys, hint=hint) from None
         message = said(first)
         raise bad_config(f": {message[0].lower()}{message[1:]}", file, *path, *keys, hint=example(first)) from None

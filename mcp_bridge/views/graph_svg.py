@@ -207,17 +207,23 @@ def _end(text: str) -> _Block:
 def _graph(graph: Graph, path: Path | None = None) -> _Block:
     """The start, the steps and the ends beneath each other, and the ways between them."""
     ends = [target for target in (END, FAILURE) if any(edge.target == target for edge in graph.edges)]
-    rows = {target: len(graph.nodes) + 1 + index for index, target in enumerate(ends)}
+    rows = {START: 0} | {target: len(graph.nodes) + 1 + index for index, target in enumerate(ends)}
     ways = [Edge(0, 1)]
     ways += [Edge(edge.source + 1, rows.get(edge.target, edge.target + 1), edge.label) for edge in graph.edges]
     ways = _joined(ways)
-    rows |= {START: 0}
     gone = frozenset((_row(rows, source), _row(rows, target)) for source, target in path.ways) if path else None
     straight = [edge for edge in ways if edge.target == edge.source + 1]
     right = _Lanes([edge for edge in ways if edge.target > edge.source + 1])
     left = _Lanes([edge for edge in ways if edge.target <= edge.source])
     start = _end(" · ".join((printable(graph.name), *graph.lines)))
-    steps = [
+    reached = None if gone is None else {target for _, target in gone}
+    last = [_end_block(end, is_pale=reached is not None and rows[end] not in reached) for end in ends]
+    return _drawn([start, *_steps(graph, path, right, left), *last], straight, right, left, gone)
+
+
+def _steps(graph: Graph, path: Path | None, right: _Lanes, left: _Lanes) -> list[_Block]:
+    """The blocks of the steps; those that a path has not come to are pale."""
+    blocks = [
         _step(
             node,
             unreached=place in graph.unreached,
@@ -227,13 +233,18 @@ def _graph(graph: Graph, path: Path | None = None) -> _Block:
         )
         for place, node in enumerate(graph.nodes)
     ]
-    if path:
-        steps = [block if place in path.steps else block.pale() for place, block in enumerate(steps)]
-    last = [_end({END: "success", FAILURE: "failure"}[target]) for target in ends]
-    if gone is not None:
-        reached = {target for _, target in gone}
-        last = [block if rows[end] in reached else block.pale() for end, block in zip(ends, last, strict=True)]
-    blocks = [start, *steps, *last]
+    return [block if path is None or place in path.steps else block.pale() for place, block in enumerate(blocks)]
+
+
+def _end_block(end: int, *, is_pale: bool) -> _Block:
+    block = _end({END: "success", FAILURE: "failure"}[end])
+    return block.pale() if is_pale else block
+
+
+def _drawn(
+    blocks: list[_Block], straight: list[Edge], right: _Lanes, left: _Lanes, gone: frozenset[tuple[int, int]] | None
+) -> _Block:
+    """Blocks beneath each other, with the straight ways between them and the lanes beside them."""
     widest = max(block.width for block in blocks)
     tops, height = [], 0.0
     for block in blocks:

@@ -541,11 +541,14 @@ class InitExited(NamedTuple):
     left_files: int = 0
 
 
-METHODS: dict[str, type[Any]] = {
+TO_GUEST: dict[str, type[Any]] = {
     "execution.start": ExecutionStart,
     "execution.interrupt": ExecutionInterrupt,
     "host.beat": HostBeat,
     "activity.ask": ActivityAsk,
+}
+
+GUEST_NOTIFICATIONS: dict[str, type[Any]] = {
     "guest.ready": GuestReady,
     "execution.begun": ExecutionBegun,
     "output.write": OutputWrite,
@@ -554,6 +557,9 @@ METHODS: dict[str, type[Any]] = {
     "call.taken": CallTaken,
     "activity.report": ActivityReport,
     "progress.report": ProgressReport,
+}
+
+GUEST_REQUESTS: dict[str, type[Any]] = {
     "tool.call": ToolCall,
     "catalog.servers": CatalogServers,
     "catalog.tools": CatalogTools,
@@ -588,9 +594,15 @@ METHODS: dict[str, type[Any]] = {
     "program.plan": ProgramPlan,
     "trace.get": TraceGet,
     "execution.finish": ExecutionFinish,
+}
+
+FROM_INIT: dict[str, type[Any]] = {
     "init.beat": InitBeat,
     "init.exited": InitExited,
 }
+
+METHODS = {**TO_GUEST, **GUEST_NOTIFICATIONS, **GUEST_REQUESTS, **FROM_INIT}
+"""The type of each method's parameters."""
 
 NAMES: dict[type[Any], str] = {params: method for method, params in METHODS.items()}
 

@@ -27,6 +27,7 @@ from ledger_looks import look
 from sandbox_fixtures import knows_the_sandbox
 from tampered_fixtures import ASKED, WAITING, Writer
 
+from mcp_bridge import system_keyring
 from mcp_bridge.atomic_files import rename_noreplace
 from mcp_bridge.backup import age, archive, restore, restore_placement
 from mcp_bridge.backup import create as backups
@@ -653,7 +654,7 @@ def test_a_master_key_that_is_added_is_put_into_an_empty_keyring(till, keyring):
     put_away(till)
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     till.run("restore", file, *options)
-    assert keyring == {(master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME): key.hex()}
+    assert keyring == {(system_keyring.SERVICE, master_key_sources.KEYRING_NAME): key.hex()}
     assert not (till.state / "master.key").exists()
 
 
@@ -778,7 +779,7 @@ def test_a_master_key_in_the_keyring_is_in_the_backup_and_comes_back_into_it(til
 
     key = (till.state / "master.key").read_bytes()
     (till.state / "master.key").unlink()
-    place = (master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME)
+    place = (system_keyring.SERVICE, master_key_sources.KEYRING_NAME)
     keyring[place] = key.hex()
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     file, options, stdin = made(till, "passphrase")

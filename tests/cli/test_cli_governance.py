@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 from cli_fixtures import CLEAN, COMMAND, DEADLINE_SECONDS, tool
 from mcp.client import Client
+from mcp_clients import build_server
 
 import mcp_bridge
 from mcp_bridge import escaping
@@ -27,7 +28,6 @@ from mcp_bridge.executions.approvals import ApprovalRequest
 from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools, questions
-from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import _question_text
 from mcp_bridge.wire import messages
 
@@ -695,8 +695,8 @@ def test_a_policy_that_cannot_be_is_an_error_of_check_with_file_and_line(desk):
     )
     for more, words in (
         (contradiction, "rule 1 is 'allow' for the same tools"),
-        ('[policy]\npreest = "open"\n', "Did you mean 'preset'?"),
-        ('[[policy.rules]]\ntools = ["a.b"]\neffect = "program"\nprograms = ["cleen"]\n', "Did you mean 'clean'?"),
+        ('[policy]\npreest = "open"\n', "Did you mean preset?"),
+        ('[[policy.rules]]\ntools = ["a.b"]\neffect = "program"\nprograms = ["cleen"]\n', "Did you mean clean?"),
         ('[[policy.rules]]\ntools = ["a"]\neffect = "deny"\n', "is no server and tool"),
     ):
         desk.configure(more)
@@ -832,7 +832,7 @@ def test_what_cannot_be_explained_is_a_usage_error(desk, arguments, words):
 # --- what the operator lays down is read by every command that runs code or serves ---
 
 BROKEN = [
-    ("[policy]\npreset = 'opne'\n", ["bad_config", "preset", "Did you mean 'open'?"]),
+    ("[policy]\npreset = 'opne'\n", ["bad_config", "preset", "Did you mean open?"]),
     ("[[policy.rules]]\ntools = ['a.b']\neffect = 'program'\nprograms = ['nothing']\n", ["bad_config", "'nothing'"]),
     ("[secrets.token]\nvalue = 'x'\n", ["bad_config", "secret set token"]),
     ("[secrets.token]\nfile = true\nenv = 'X'\n", ["bad_config", "secrets.token"]),

@@ -201,7 +201,7 @@ async def test_a_header_has_letters_of_latin_1(trace):
 
 def test_a_character_that_cannot_be_sent_says_nothing_of_whether_a_server_can_be_reached():
     failed = failure_of(UnicodeEncodeError("ascii", "é", 0, 1, "not in range"), Attempt())
-    assert (failed.kind, failed.lasting, failed.may_have_happened) == ("refused", True, False)
+    assert (failed.kind, failed.lasting) == ("refused", True)
 
 
 async def test_a_status_from_400_on_is_the_tools_error():

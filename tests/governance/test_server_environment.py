@@ -296,7 +296,7 @@ async def test_what_is_kept_is_told_when_the_interval_has_passed(monkeypatch):
     projector = SimpleNamespace(answer=lambda text: text)
     with call_notifications.CallNotifications("s.t", projector, heard.append) as on_server_message:
         for number in range(3):
-            on_server_message.tell(f"{number}/3", None)
+            on_server_message.on_message(f"{number}/3", None)
         await until(lambda: len(heard) == 2)
     assert heard == ["s.t: 0/3", "s.t: 2/3"]
 
@@ -305,7 +305,7 @@ async def test_a_message_too_long_to_be_looked_through_is_not_shown():
     heard, looked_at = [], []
     projector = SimpleNamespace(answer=lambda text: looked_at.append(len(text)) or text)
     with call_notifications.CallNotifications("s.t", projector, heard.append) as on_server_message:
-        on_server_message.tell("x" * 1_000_000, 7)
+        on_server_message.on_message("x" * 1_000_000, 7)
     assert heard == ["s.t: (a message of 1,000,000 characters)"]
     assert max(looked_at) < 100
 

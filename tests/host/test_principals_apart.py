@@ -353,11 +353,11 @@ async def test_what_waits_of_a_principal_without_its_table_does_not_go_on_with_e
         tokens.add("eve", restricted=False, seconds=-1)
         assert (await refused(goes_on()))[0] == "not_a_principal"
         # What only ends or shows it is the operator's all the same.
-        ended = await bridge.for_owner(stored, goes_on=False).cancel_execution(cancelled.execution, "gone")
+        ended = await bridge.for_owner(stored, resumes=False).cancel_execution(cancelled.execution, "gone")
         assert ended["status"] == "cancelled"
         # Whoever may come with everybody's rights may go on with them, too.
         tokens.add("eve", restricted=False)
         assert (await refused(goes_on()))[0] == "still_waiting"
     async with opened(eve={"servers": []}) as bridge:
         assert bridge.for_owner(stored).aliases() == []
-        assert bridge.for_owner(stored, goes_on=False).aliases() == [], "a replay is told what the run was"
+        assert bridge.for_owner(stored, resumes=False).aliases() == [], "a replay is told what the run was"

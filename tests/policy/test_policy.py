@@ -125,16 +125,16 @@ DENY = rule("a.b", "deny")
     [
         ("open", "policy: must be a table: write [policy]", None),
         ([], "policy: must be a table: write [policy]", None),
-        ({"presets": "open"}, "policy.presets: there is no such key", "Did you mean 'preset'?"),
+        ({"presets": "open"}, "policy.presets: there is no such key", "Did you mean preset?"),
         ({"qqqq": 1}, "policy.qqqq: there is no such key", "There are: preset, rules, limits, trust_hints."),
         ({"preset": "opne"}, "policy.preset: must be 'open', 'read-only', 'approve-writes' or 'locked'", "'open'?"),
-        ({"preset": "readonly"}, "policy.preset: must be", "Did you mean 'read-only'?"),
+        ({"preset": "readonly"}, "policy.preset: must be", "Did you mean read-only?"),
         ({"preset": 1}, "policy.preset: must be", "There are: open"),
         ({"trust_hints": "git"}, "policy.trust_hints: must be an array of texts", None),
         ({"trust_hints": [1]}, "policy.trust_hints: each of its entries must be a text in quotes", None),
         ({"trust_hints": [""]}, "policy.trust_hints: String should have at least 1 character", None),
         ({"limits": 1}, "policy.limits: must be a table: write [policy.limits]", None),
-        ({"limits": {"call": 1}}, "policy.limits.call: there is no such key", "Did you mean 'calls'?"),
+        ({"limits": {"call": 1}}, "policy.limits.call: there is no such key", "Did you mean calls?"),
         ({"limits": {"calls": -1}}, "policy.limits.calls: must be greater than or equal to 0", None),
         ({"limits": {"calls": True}}, "policy.limits.calls: must be a whole number", None),
         ({"limits": {"calls": 1.0}}, "policy.limits.calls: must be a whole number", None),
@@ -156,7 +156,7 @@ DENY = rule("a.b", "deny")
             "policy rule 1, effect: must be 'deny', 'allow', 'approve' or",
             "There are",
         ),
-        ({"rules": [rule("a.b", "denny")]}, "policy rule 1, effect: must be", "Did you mean 'deny'?"),
+        ({"rules": [rule("a.b", "denny")]}, "policy rule 1, effect: must be", "Did you mean deny?"),
         ({"rules": [rule([], "deny")]}, "policy rule 1, tools: is empty", None),
         ({"rules": [{"tools": "a.b", "effect": "deny"}]}, "policy rule 1, tools: must be an array of texts", None),
         ({"rules": [rule("github", "deny")]}, "policy rule 1, tools: 'github' is no server and tool with a dot", None),
@@ -287,7 +287,7 @@ def test_a_program_that_there_is_not_is_refused_with_the_nearest():
     assert caught.value.message == (
         "bridge.toml, line 4: policy rule 1, programs: there is no program 'refnud' in [programs]."
     )
-    assert caught.value.hint == "Did you mean 'refund'?"
+    assert caught.value.hint == "Did you mean refund?"
     with pytest.raises(BridgeError, match="there is no program") as caught:
         freeze(policy(text), {})
     assert "[programs] path" in caught.value.hint

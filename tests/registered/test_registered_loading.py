@@ -12,7 +12,8 @@ from registered_fixtures import own_declarations, refused  # noqa: F401
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered import folders
 from mcp_bridge.registered.config import ToolsConfig, tools_config
-from mcp_bridge.registered.loading import ENTRY_POINTS, load_registry
+from mcp_bridge.registered.loading import ENTRY_POINTS, load_declarations
+from mcp_bridge.registered.registry import Registry
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("own_declarations")]
 
@@ -44,7 +45,7 @@ A_TOOL = "import mcp_bridge\n\n@mcp_bridge.tool\ndef {0}():\n    return 1\n"
 
 def load(folder=None, *modules, base=HERE, entry_points=False):
     config = ToolsConfig(modules=modules, path=[folder] if folder else [], entry_points=entry_points)
-    return load_registry(config, base)
+    return Registry(load_declarations(config, base))
 
 
 # Loading.
@@ -238,7 +239,7 @@ def test_two_folders_with_a_module_of_one_name_are_refused(importing, tmp_path):
     for folder in ("a", "b"):
         write(tmp_path / folder, desk_same=A_TOOL.format("refund"))
     with refused("two modules 'desk_same': .*/a/desk_same.py and .*/b/desk_same.py"):
-        load_registry(ToolsConfig(path=["a", "b"], entry_points=False), tmp_path)
+        load_declarations(ToolsConfig(path=["a", "b"], entry_points=False), tmp_path)
 
 
 def test_two_modules_with_a_tool_of_one_name_are_refused_with_both_places(importing, tmp_path):

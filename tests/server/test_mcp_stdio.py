@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from kept_files import kept_files
 from mcp import Client
 from mcp.shared.message import SessionMessage
+from mcp_clients import build_server
 from servers.specs import faulty
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -29,7 +30,6 @@ from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.sandbox.oci.engine import SUPERVISOR_LABEL
 from mcp_bridge.server.answers import render
-from mcp_bridge.server.app import build_server
 from mcp_bridge.server.messages import stdio
 from mcp_bridge.settings import Settings
 

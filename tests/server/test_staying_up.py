@@ -145,7 +145,7 @@ BROKEN = {
     "an unknown key": (config("tiemout = 3\n"), "bad_config", ["line 5", "'tiemout'", "Did you mean timeout?"]),
     "a wrong type": (config("timeout = 'soon'\n"), "bad_config", ["line 5", "timeout"]),
     "a server's key": (config("[servers.x]\ncomand = 'y'\n"), "bad_config", ["servers.x.comand", "Did you mean"]),
-    "a policy": (config("[policy]\npreset = 'opne'\n"), "bad_config", ["preset", "Did you mean 'open'?"]),
+    "a policy": (config("[policy]\npreset = 'opne'\n"), "bad_config", ["preset", "Did you mean open?"]),
     "secrets": (config("[secrets.token]\nfile = true\nenv = 'X'\n"), "bad_config", ["secrets.token"]),
     "no folder of tools": (config("[tools]\npath = ['nowhere']\n"), "bad_tools", ["tools.path names"]),
     "tools": (

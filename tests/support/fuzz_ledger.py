@@ -253,7 +253,7 @@ def judge_proof_from(case, data, said):
     keys = None if case.keys is None else [parsed(vkey) for vkey in case.keys]
     proof, code = None, None
     try:
-        proof = proving.prove_exported(io.BytesIO(data), keys, index, payload=True)
+        proof = proving.prove_by(io.BytesIO(data), keys, index, payload=True).data
     except BridgeError as error:
         code = error.code
     if proof is None:

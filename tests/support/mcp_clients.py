@@ -5,6 +5,7 @@ import functools
 import warnings
 from pathlib import Path
 
+import anyio
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, MAX_LINE_BYTES
 from http_servers import serving
@@ -13,12 +14,33 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import methods
 
 from mcp_bridge.http_settings import HttpSettings
-from mcp_bridge.server.app import build_server
+from mcp_bridge.server.app import mcp_server
 from mcp_bridge.server.http.app import HttpApp
 from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
 from mcp_bridge.settings import Layer
+
+
+class OpenBridge:
+    """An already open bridge with the interface of a `BridgeSupervisor`."""
+
+    error = None
+
+    def __init__(self, bridge):
+        self.current = bridge
+        self.settings = bridge.settings
+
+    async def bridge(self):
+        return self.current
+
+    def configuration_changes(self):
+        return []
+
+
+def build_server(bridge, *, programs=False):
+    """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
+    return mcp_server(OpenBridge(bridge), anyio.Event(), programs=programs)
 
 
 @contextlib.asynccontextmanager

@@ -12,12 +12,12 @@ import mcp_types as types
 import pytest
 from crash_fixtures import LONG
 from mcp import Client
+from mcp_clients import build_server
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.server import resources
-from mcp_bridge.server.app import build_server
 
 PRINCIPALS, CLIENTS = 20, 10 if LONG else 4
 

@@ -16,8 +16,10 @@ from mcp_bridge.telemetry.observed_runs import observed_run
 def counted():
     """The text of the metrics, from what is measured meanwhile."""
     registry = CollectorRegistry()
-    with measurements.observed_by(Events(registry)):
-        yield lambda: generate_latest(registry).decode().splitlines()
+    observer = Events(registry)
+    measurements.add(observer)
+    yield lambda: generate_latest(registry).decode().splitlines()
+    measurements.remove(observer)
 
 
 def test_names_beyond_a_bound_are_told_together():
@@ -54,8 +56,9 @@ def test_calls_count_by_their_result_and_refused_ones_take_no_time(counted):
 
 def test_what_is_measured_without_an_observer_is_told_to_nobody(counted):
     before = counted()
-    with measurements.observed_by(Events(CollectorRegistry())):
-        pass
+    observer = Events(CollectorRegistry())
+    measurements.add(observer)
+    measurements.remove(observer)
     assert counted() == before
     assert [line for line in before if line.startswith("mcp_bridge_runs_total")] == []
 

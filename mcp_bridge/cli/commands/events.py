@@ -124,9 +124,11 @@ def _print_sent(one: ResumedExecution, named: Path | None) -> list[OSError]:
 
 
 def _print_one(one: ResumedExecution, named: Path | None) -> None:
+    from mcp_bridge.executions.status import UNFINISHED
+
     if one.record["status"] == NOT_SENT:
         terminal_output.echo(f"not sent to {one.ident}: {one.record['code']}: {one.record['error']}")
         return
     terminal_output.echo(f"sent to {one.ident}, which is {one.record['status']}")
-    if one.run is not None or one.record["status"] not in terminal_output.UNENDED:
+    if one.run is not None or one.record["status"] not in UNFINISHED:
         one.print(named)

@@ -390,7 +390,7 @@ def _settled(
     from mcp_bridge.cli.terminal_prompts import terminal
 
     async def settled(bridge: Bridge, row: StoredExecution) -> dict[str, Any]:
-        return await bridge.for_owner(row, goes_on=and_resume).settle_execution(
+        return await bridge.for_owner(row, resumes=and_resume).settle_execution(
             row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
         )
 
@@ -423,7 +423,7 @@ def cancel(
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await argument_decoding.execution(bridge.programs.store, execution)
             # What a program's steps want undone is done.
-            owner = bridge.for_owner(row, goes_on=row.kind == "program")
+            owner = bridge.for_owner(row, resumes=row.kind == "program")
             return await owner.cancel_execution(row.id, reason)
 
         record = drive(configuration_loading.configure(named), cancelled, named, as_json=as_json)

@@ -59,7 +59,7 @@ def _script(named: Path | None, stored: StoredExecution, program: str | None) ->
         raise BridgeError("bad_argument", "--program is for executions of programs.")
 
     async def work(bridge: Bridge) -> Replayed:
-        return await bridge.for_owner(stored, goes_on=False).replay_execution(stored)
+        return await bridge.for_owner(stored, resumes=False).replay_execution(stored)
 
     return run_with_bridge(configuration_loading.configure(named), work)
 

@@ -74,8 +74,8 @@ class ConfigurationFiles:
     def layers(self) -> Sequence[settings.Layer]:
         """The undecoded content of the files that `configure` has read."""
         found = self._configuration
-        assert found is not None  # noqa: S101 - it was called
-        assert found.loaded is not None  # noqa: S101 - it sets both
+        assert found is not None  # it was called
+        assert found.loaded is not None  # it sets both
         return found.loaded.layers
 
     def configure(self) -> Configured:
@@ -112,7 +112,7 @@ class ConfigurationFiles:
         from mcp_bridge.server.configuration_reload import Change
 
         started = self._configuration
-        assert started is not None  # noqa: S101 - a bridge was opened with it
+        assert started is not None  # a bridge was opened with it
         if process_start.is_folder_gone():
             # With its files: what they have allowed doesn't hold any more.
             os.chdir("/")
@@ -214,7 +214,7 @@ def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
 
 def _meaning(loaded: settings.Loaded | None, found: Discovery) -> object:
     """The relevant content: clients write to their files all the time, mostly something irrelevant here."""
-    assert loaded is not None  # noqa: S101 - `configure` has it
+    assert loaded is not None  # `configure` has it
     return loaded.settings, loaded.layers, found.servers, _unsure(loaded, found)
 
 

@@ -36,7 +36,7 @@ from mcp_bridge.workspace.folder_content import (
 from mcp_bridge.workspace.trust import TrustStore, trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mcp_bridge.downstream.configuration.known_clients import Client
 
@@ -119,28 +119,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     here = real_folder(folder)
     if not here.is_dir():
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
-    clients = [CLIENTS[client] for client in loaded.settings.clients]
-    read = [str(path.relative_to(here)) for client in clients for path in client.project_paths(here)]
-    requests = _looked_at(here, (CONFIG_NAME, *read), loaded.trust)
-    if not requests:
-        listing = [str(path.relative_to(here)) for path in listing_files(here / SERVERS_DIRECTORY)]
-        unread = [name for name in (*CLIENT_FILES, *listing) if name not in read and (here / name).is_file()]
-        hint = "Name the folder that has one: `mcp-bridge trust FOLDER`."
-        if unread:
-            owner = _client_of(unread[0]).name
-            hint = f"It has {unread[0]}, which is read if client_configs in your configuration names {owner!r}."
-        names = [CONFIG_NAME, *(name for client in clients for name in client.project_files)]
-        none = (
-            f"{here} has neither {', '.join(names[:-1])} nor {names[-1]}" if clients else f"{here} has no {CONFIG_NAME}"
-        )
-        raise BridgeError("nothing_to_trust", f"{none}.", hint=hint)
-    for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
-        if len(requests) == 1:
-            raise BridgeError("nothing_to_trust", reason, hint="Then run `mcp-bridge trust` again.")
-        terminal_output.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {reason}"))
-    requests = [row for row in requests if _why_empty(row) is None]
-    for row in requests:
-        loaded.trust.refuse_within(row.content.file)
+    requests = _requests(here, loaded)
     show = terminal_output.echo_err if as_json else terminal_output.echo
     for row in requests:
         for line in _described(row, loaded):
@@ -159,6 +138,40 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         files = ", ".join(str(row.content.file) for row in requests)
         show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {files}"))
     return exit_statuses.OK
+
+
+def _requests(here: Path, loaded: settings.Loaded) -> list[_TrustRequest]:
+    """The files of a folder that can be trusted: at least one.
+
+    Raises:
+        BridgeError: As `trust`.
+    """
+    clients = [CLIENTS[client] for client in loaded.settings.clients]
+    read = [str(path.relative_to(here)) for client in clients for path in client.project_paths(here)]
+    requests = _looked_at(here, (CONFIG_NAME, *read), loaded.trust)
+    if not requests:
+        raise _no_file(here, clients, read)
+    for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
+        if len(requests) == 1:
+            raise BridgeError("nothing_to_trust", reason, hint="Then run `mcp-bridge trust` again.")
+        terminal_output.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {reason}"))
+    requests = [row for row in requests if _why_empty(row) is None]
+    for row in requests:
+        loaded.trust.refuse_within(row.content.file)
+    return requests
+
+
+def _no_file(here: Path, clients: Sequence[Client], read: Sequence[str]) -> BridgeError:
+    """The error for a folder without a file that is read."""
+    listing = [str(path.relative_to(here)) for path in listing_files(here / SERVERS_DIRECTORY)]
+    unread = [name for name in (*CLIENT_FILES, *listing) if name not in read and (here / name).is_file()]
+    hint = "Name the folder that has one: `mcp-bridge trust FOLDER`."
+    if unread:
+        owner = _client_of(unread[0]).name
+        hint = f"It has {unread[0]}, which is read if client_configs in your configuration names {owner!r}."
+    names = [CONFIG_NAME, *(name for client in clients for name in client.project_files)]
+    none = f"{here} has neither {', '.join(names[:-1])} nor {names[-1]}" if clients else f"{here} has no {CONFIG_NAME}"
+    return BridgeError("nothing_to_trust", f"{none}.", hint=hint)
 
 
 def _looked_at(folder: Path, names: tuple[str, ...], store: TrustStore) -> list[_TrustRequest]:

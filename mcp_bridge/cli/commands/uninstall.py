@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_bridge import escaping
+from mcp_bridge import escaping, system_keyring
 from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output, terminal_prompts
 from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.keys.master_key_sources import KEYRING_NAME, KEYRING_SERVICE
+from mcp_bridge.ledger.keys.master_key_sources import KEYRING_NAME
 from mcp_bridge.settings import user_file
 
 if TYPE_CHECKING:
@@ -233,8 +233,8 @@ def _in_keyring(loaded: Loaded) -> Iterator[str]:
         yield "left: logins to servers in the system's keyring, if there are any. `mcp-bridge servers logout NAME`."
     if loaded.settings.ledger.master_key == "keyring":
         yield (
-            f"left: {KEYRING_NAME!r} of {KEYRING_SERVICE!r} in the system's keyring, which opens every ledger of yours "
-            "that has its key there, and every backup of one. Remove it by hand when there is none."
+            f"left: {KEYRING_NAME!r} of {system_keyring.SERVICE!r} in the system's keyring, which opens every ledger "
+            "of yours that has its key there, and every backup of one. Remove it by hand when there is none."
         )
 
 

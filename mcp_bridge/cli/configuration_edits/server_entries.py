@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 
-ENTRY_NAME = "bridge"
 """What the bridge is called in clients' files unless a person says otherwise."""
 
 START_SECONDS = 60

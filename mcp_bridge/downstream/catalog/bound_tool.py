@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
-    Tell = Callable[[str, int | None], None]
+    MessageSink = Callable[[str, int | None], None]
     """Takes what a server says: a text, and how severe it is for a log message, as a number; None for progress."""
 
 
@@ -24,11 +24,11 @@ class Listener:
 
     Attributes:
         principal: Whose call it is.
-        tell: Called with each message; None if nobody wants them.
+        on_message: Called with each message; None if nobody wants them.
     """
 
     principal: str
-    tell: Tell | None = None
+    on_message: MessageSink | None = None
 
 
 class ToolResult(NamedTuple):

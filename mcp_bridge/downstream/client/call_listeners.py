@@ -14,7 +14,7 @@ from mcp_bridge.downstream.client.log_tail import logger
 if TYPE_CHECKING:
     from mcp_types import LoggingLevel
 
-    from mcp_bridge.downstream.catalog.bound_tool import Listener, Tell
+    from mcp_bridge.downstream.catalog.bound_tool import Listener, MessageSink
     from mcp_bridge.downstream.transports.pending_requests import Progressed
 
 LOG_LEVELS: tuple[LoggingLevel, ...] = (
@@ -44,7 +44,7 @@ class CallListeners:
         if len(self._principals) < MIN_SHARED_PRINCIPALS:
             self._principals.add(listener.principal)
         self._listeners.append(listener)
-        return None if listener.tell is None else _progress_teller(listener.tell)
+        return None if listener.on_message is None else _progress_reporter(listener.on_message)
 
     def remove(self, listener: Listener) -> None:
         """A call has ended."""
@@ -65,13 +65,13 @@ class CallListeners:
         if self.serves_several:
             return
         for listener in list(self._listeners):
-            if listener.tell is not None:
-                listener.tell(said if level == "info" else f"{level}: {said}", LOG_LEVELS.index(level))
+            if listener.on_message is not None:
+                listener.on_message(said if level == "info" else f"{level}: {said}", LOG_LEVELS.index(level))
 
 
-def _progress_teller(tell: Tell) -> Progressed:
+def _progress_reporter(on_message: MessageSink) -> Progressed:
     def progressed(progress: float, total: float | None, message: str | None) -> None:
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        tell(f"{done} {message}" if message else done, None)
+        on_message(f"{done} {message}" if message else done, None)
 
     return progressed

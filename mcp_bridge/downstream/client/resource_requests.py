@@ -147,7 +147,7 @@ async def _page(request: Request, version: str, position: str) -> tuple[list[dic
         after = f"{kind}:{following}"
     if isinstance(result, ListResourcesResult):
         return [_row(each, uri=each.uri, size=each.size) for each in result.resources], after
-    assert isinstance(result, ListResourceTemplatesResult)  # noqa: S101 - the other list's
+    assert isinstance(result, ListResourceTemplatesResult)  # the other list's
     return [_row(each, uri_template=each.uri_template) for each in result.resource_templates], after
 
 

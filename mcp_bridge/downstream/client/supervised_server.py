@@ -225,7 +225,7 @@ class SupervisedServer:
         start = self._starting
         await start.done.wait()
         if start.connection is None:
-            assert start.error is not None  # noqa: S101 - one of both is set before `done`
+            assert start.error is not None  # one of both is set before `done`
             raise server_errors.copy_to_raise(start.error)
         return start.connection
 

@@ -734,7 +734,7 @@ def discover(
     discovery = Discovery()
     own = [spec_from_toml(name, table, config_file) for name, table in tables.items()]
     for name, table in folder.items():
-        assert trusted is not None  # noqa: S101 - a folder's tables are there with what is trusted
+        assert trusted is not None  # a folder's tables are there with what is trusted
         spec = spec_from_toml(name, table, trusted.file)
         own.append(replace(spec, scope="folder", scripts=_scripts(table, trusted.file.parent, trusted.files)))
     expanded = [

@@ -94,11 +94,6 @@ class RemoteFailure:
     lasting: bool = False
     said: str = ""
 
-    @property
-    def may_have_happened(self) -> bool:
-        """Whether the server may have done what it was asked for."""
-        return self.kind in {"lost", "bad_answer"}
-
 
 class RequestFailedError(Exception):
     """A request that got no answer, with its `failure`."""
@@ -313,7 +308,7 @@ class _Paced(httpx2.AsyncByteStream):
     """A response's body, whose chunks may have a byte each."""
 
     def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
-        assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous client
+        assert isinstance(stream, httpx2.AsyncByteStream)  # of an asynchronous client
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -150,7 +150,7 @@ class PersonProvider(_Selecting):
 
     async def _checked_show(self, address: str) -> None:
         metadata = self.context.oauth_metadata
-        assert metadata is not None  # noqa: S101 - the grant begins with it
+        assert metadata is not None  # the grant begins with it
         page = str(metadata.authorization_endpoint)
         if problem := url_problem(page.partition("?")[0], self._url):
             raise FlowError(f"the authorization server's login page {problem}")

@@ -25,7 +25,7 @@ def base_url_of(spec: ServerSpec, service: Service) -> str:
     """
     if spec.url is not None:
         return spec.url
-    assert spec.openapi is not None  # noqa: S101 - of this type
+    assert spec.openapi is not None  # of this type
     named = service.servers[0] if service.servers else ""
     if (problem := url_problem(named)) or urlsplit(named).query:
         said = f"names {named[:100]!r}, which is none" if named else "names none"

@@ -110,7 +110,7 @@ class OpenApiConnection(ServerConnection):
     def __init__(
         self, spec: ServerSpec, alias: str, tenant: fair_share.Tenant, *, max_message: int, access: RemoteAccess
     ) -> None:
-        assert spec.openapi is not None  # noqa: S101 - of this type
+        assert spec.openapi is not None  # of this type
         super().__init__(spec, alias, "openapi", ServiceTransport(max_message, tenant))
         self._document = spec.openapi
         self._access = access
@@ -177,7 +177,7 @@ class OpenApiConnection(ServerConnection):
         return values
 
     async def _read(self) -> Found:
-        assert self._reader is not None  # noqa: S101 - while it runs
+        assert self._reader is not None  # while it runs
         try:
             return await self._reader.read()
         except UnusableDocumentError as error:
@@ -262,7 +262,7 @@ class OpenApiConnection(ServerConnection):
 
     async def _sent(self, request: Request) -> Response:
         attempt = Attempt()
-        assert self._client is not None  # noqa: S101 - while it runs
+        assert self._client is not None  # while it runs
         client, url, headers = self._client, request.url, {**request.headers, **tracing.carrier()}
         try:
             async with opened(

@@ -72,7 +72,7 @@ class DocumentReader:
     """
 
     def __init__(self, spec: ServerSpec, client: httpx2.AsyncClient | None, public: httpx2.AsyncClient | None) -> None:
-        assert spec.openapi is not None  # noqa: S101 - of this type
+        assert spec.openapi is not None  # of this type
         self._spec = spec
         self._document: OpenApiDocument = spec.openapi
         self._client = client
@@ -172,7 +172,7 @@ class DocumentReader:
         # The operator's credentials are the service's. A document elsewhere is public, or has no use for them.
         ours = self._spec.url is not None and origin_of(url) == origin_of(self._spec.url)
         client = self._client if ours else self._public
-        assert client is not None  # noqa: S101 - of a remote document
+        assert client is not None  # of a remote document
         attempt = Attempt()
         headers = {"accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
         data = bytearray()
@@ -219,8 +219,8 @@ async def compile_order(order: Order) -> Outcome:
     # Isolated: the folder that it is started in, and its environment, are nobody's word for what is imported.
     command = [sys.executable, "-I", "-c", _LOADER]
     process = await anyio.open_process(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    assert process.stdin is not None  # noqa: S101 - with pipes, by default
-    assert process.stdout is not None  # noqa: S101 - likewise
+    assert process.stdin is not None  # with pipes, by default
+    assert process.stdout is not None  # likewise
     told = bytearray()
     try:
         async with anyio.create_task_group() as tasks:

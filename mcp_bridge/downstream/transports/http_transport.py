@@ -178,7 +178,7 @@ class HttpTransport:
     process = None
 
     def __init__(self, spec: ServerSpec, access: RemoteAccess, *, max_message: int, tenant: fair_share.Tenant) -> None:
-        assert spec.url is not None  # noqa: S101 - decoded
+        assert spec.url is not None  # decoded
         self.url = spec.url
         self._address = httpx2.URL(spec.url)
         self._spec = spec
@@ -195,7 +195,7 @@ class HttpTransport:
         self.retirement = anyio.Event()
         self.tool_headers: dict[str, dict[Any, Any]] = {}
         self.has_asked_for_announcements = anyio.Event()
-        self.on_listening: Callable[[], None] = _nothing
+        self.on_listening: Callable[[], None] = _ignore_listening
         self.on_log: OnLog = no_log
         self.session: str | None = None
         self.version: str | None = None
@@ -232,10 +232,10 @@ class HttpTransport:
 
     async def __aexit__(self, *_: object) -> None:
         """End the session and all requests. Bounded in time."""
-        assert self._client is not None  # noqa: S101 - entered
-        assert self._tasks is not None  # noqa: S101
-        assert self._send is not None  # noqa: S101
-        assert self._inbox is not None  # noqa: S101
+        assert self._client is not None  # entered
+        assert self._tasks is not None
+        assert self._send is not None
+        assert self._inbox is not None
         self.close()
         self._send.close()
         self._tasks.cancel_scope.cancel()
@@ -305,7 +305,7 @@ class HttpTransport:
 
     def start(self, function: Any, *args: Any) -> None:
         """Run a task of this connection."""
-        assert self._tasks is not None  # noqa: S101 - entered
+        assert self._tasks is not None  # entered
         self._tasks.start_soon(function, *args)
 
     async def request(
@@ -365,7 +365,7 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[httpx2.Response]:
         """As `http_client.opened`, with the headers of the session."""
-        assert self._client is not None  # noqa: S101 - entered
+        assert self._client is not None  # entered
         ours = {"accept": "application/json, text/event-stream"}
         if content is not None:
             ours["content-type"] = "application/json"
@@ -434,7 +434,7 @@ class HttpTransport:
 
     async def settle(self, post: Post, failure: RemoteFailure | BridgeError) -> None:
         """Have a request fail, unless a message before this was its answer."""
-        assert self._send is not None  # noqa: S101 - entered
+        assert self._send is not None  # entered
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             reached = anyio.Event()
             await self._send.send(_Failed(post, failure, reached))
@@ -566,12 +566,12 @@ class HttpTransport:
 
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
-        assert self._send is not None  # noqa: S101 - entered
+        assert self._send is not None  # entered
         await self._send.send(self._hidden.hide(item) if isinstance(item, bytes) else item)
 
     async def _flush(self) -> None:
         """Return when all messages so far are processed."""
-        assert self._send is not None  # noqa: S101 - entered
+        assert self._send is not None  # entered
         reached = anyio.Event()
         await self._send.send(_Reached(reached))
         await reached.wait()
@@ -767,7 +767,7 @@ class _Requests:
         await self.aclose()
 
 
-def _nothing() -> None:
+def _ignore_listening() -> None:
     """Do nothing."""
 
 

@@ -40,7 +40,7 @@ class SseTransport(HttpTransport):
             RequestFailedError: The stream can't be opened, or it names no address of the server's origin.
             BridgeError: From the authentication flow.
         """
-        assert self._tasks is not None  # noqa: S101 - entered
+        assert self._tasks is not None  # entered
         result = await self._tasks.start(self._read_stream)
         if isinstance(result, Exception):
             raise result
@@ -48,7 +48,7 @@ class SseTransport(HttpTransport):
     @property
     def post_address(self) -> httpx2.URL:
         """The address that the stream has named."""
-        assert self._endpoint is not None  # noqa: S101 - started
+        assert self._endpoint is not None  # started
         return self._endpoint
 
     @property

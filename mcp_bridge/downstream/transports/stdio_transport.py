@@ -143,9 +143,9 @@ class StdioTransport:
         tasks = anyio.create_task_group()
         await tasks.__aenter__()
         self._tasks = tasks
-        assert process.stdin is not None  # noqa: S101 - opened with pipes
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
+        assert process.stdin is not None  # opened with pipes
+        assert process.stdout is not None
+        assert process.stderr is not None
         self._sink = sink = _Sink(self, process.stdin)
         tasks.start_soon(sink.write_loop)
         tasks.start_soon(_drain, process.stderr, self.log)
@@ -157,12 +157,12 @@ class StdioTransport:
     ) -> None:
         """End the child and everything that it started. Bounded in time, whatever they do."""
         process, tasks, sink = self.process, self._tasks, self._sink
-        assert process is not None  # noqa: S101 - entered
-        assert tasks is not None  # noqa: S101
-        assert sink is not None  # noqa: S101
+        assert process is not None  # entered
+        assert tasks is not None
+        assert sink is not None
         self.close()
         with anyio.CancelScope(shield=True):
-            assert process.stdout is not None  # noqa: S101
+            assert process.stdout is not None
             # A server blocked in writing its last output would never read our end of file.
             tasks.start_soon(_drain, process.stdout, None)
             await _close(process.stdin)
@@ -195,7 +195,7 @@ class StdioTransport:
             MCPError: The server answered with an error, or the connection has ended.
             ValueError: The parameters can't be encoded as JSON.
         """
-        assert self._sink is not None  # noqa: S101 - entered
+        assert self._sink is not None  # entered
         number, answer = self.requests.begin(progressed)
         tracing.note_request_id(number)
         is_sent = False

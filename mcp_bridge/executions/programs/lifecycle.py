@@ -342,7 +342,7 @@ class Programs:
 
     async def _restored_run(self, stored: StoredExecution, principal: str, effects: Effects) -> ProgramRun:
         """The run of a stored execution, suspended or interrupted."""
-        assert stored.state is not None  # noqa: S101 - it can go on
+        assert stored.state is not None  # it can go on
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
         values = await self.store.values(stored.id)

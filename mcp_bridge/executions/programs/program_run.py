@@ -297,7 +297,7 @@ class ProgramRun:
             since: When its intent was recorded; by default, when this run began it.
         """
         effect = self.machine.waiting[number].effect
-        assert effect is not None  # noqa: S101 - it is among those that wait
+        assert effect is not None  # it is among those that wait
         self._offered.pop(number, None)
         self.doubts[number] = in_doubt.doubt_row(
             effect, self._begun.get(number, time.time()) if since is None else since

@@ -46,7 +46,7 @@ _CLOSED_AT_ONCE = 32
 """How many programs that a sandbox leaves unfinished are undone and suspended at a time."""
 
 
-class Session:
+class SandboxPrograms:
     """The programs that one sandbox drives.
 
     Args:

@@ -116,7 +116,7 @@ class AwaitedPrograms:
         if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
             await hold_call(self._run, call, request, "program", program=record)
         execution = record["trace_id"]
-        assert call.call is not None  # noqa: S101 - without a name it has no key
+        assert call.call is not None  # without a name it has no key
         self._calls[execution] = call, asked
         self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), {}, record)
         return answer

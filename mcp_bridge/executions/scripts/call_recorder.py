@@ -206,7 +206,7 @@ class CallRecorder:
         await self._log.append(self._announced(await self.asked(), self.call))
         return None if self.known is None else self.known.sequence
 
-    def goes_on(self) -> None:
+    def restore_request(self) -> None:
         """Take the request as it is recorded, with its intent: the call was made before, and goes on."""
         if self.known is not None:
             self._asked, self._has_intent = self.known.asked, True
@@ -325,7 +325,7 @@ class CallRecorder:
 
     def _of_asked(self, asked: CallRequest, result: Result) -> RequestOutcome:
         """Any other outcome, with the request unless an intent has it."""
-        assert self.call is not None  # noqa: S101 - of what has no name, only a tool's call is recorded
+        assert self.call is not None  # of what has no name, only a tool's call is recorded
         return RequestOutcome(asked, self.call, result, self._has_intent)
 
     def _ref(self, tool: str) -> CallRef | None:

@@ -235,7 +235,7 @@ class DivergenceDetector:
     async def diverged(self) -> BridgeError:
         """Wait for a divergence; returns it."""
         await self._has_diverged.wait()
-        assert self.divergence is not None  # noqa: S101 - set before
+        assert self.divergence is not None  # set before
         return self.divergence.error()
 
     def final_divergence(self) -> Divergence | None:

@@ -94,7 +94,7 @@ class HeldCalls:
         self.calls[held.call] = held
         self._begun.set()
 
-    def wait_forever(self, held: HeldCall) -> None:
+    def add_wait(self, held: HeldCall) -> None:
         """Add a wait."""
         self.parked[held.call] = held
         self._begun.set()
@@ -148,7 +148,7 @@ async def hold_call(
         program: The program's record.
     """
     asked = await call.asked()
-    assert call.call is not None  # noqa: S101 - without a name it isn't held
+    assert call.call is not None  # without a name it isn't held
     name = call.call
     run.generate_key()
 
@@ -181,7 +181,7 @@ async def park_call(run: HoldsCalls, call: CallRecorder, held: HeldCall, pause: 
     """
     run.generate_key()
     call.request.release_slot()
-    run.hold.wait_forever(held)
+    run.hold.add_wait(held)
     try:
         await pause()
     except BaseException:

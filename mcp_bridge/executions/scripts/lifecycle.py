@@ -31,6 +31,7 @@ from mcp_bridge.executions.idempotency.generated_keys import (
 from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
 from mcp_bridge.executions.idempotency.request_identity import script_macs
+from mcp_bridge.executions.idempotency.waiting_code import WaitingCodeCache
 from mcp_bridge.executions.in_doubt import calls_in_doubt
 from mcp_bridge.executions.lifecycle import SuspendedRunExistsError, new_execution
 from mcp_bridge.executions.plans.plan import (
@@ -58,7 +59,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import (
     is_lost,
     run_with_sandbox_recovery,
 )
-from mcp_bridge.executions.scripts.record import TOOLS, goes_on, suspend
+from mcp_bridge.executions.scripts.record import TOOLS, resume_instruction, suspend
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
@@ -114,9 +115,6 @@ if TYPE_CHECKING:
     from mcp_bridge.telemetry.observed_runs import ObservedRun
 
 logger = logging.getLogger(__name__)
-
-MAX_WAITING_CODE = 1000
-"""Code of which it is remembered that a run of it waits."""
 
 
 class ActiveScript(NamedTuple):
@@ -213,8 +211,7 @@ class Scripts:
         self.lifecycle = lifecycle
         self._heads = heads
         self._placement = CellPlacement(lifecycle, principal, heads, no_room)
-        self._waiting_code: dict[str, None] = {}
-        """The first names of code that was last seen to wait, in that order."""
+        self._waiting_code = WaitingCodeCache()
         self._store = lifecycle.store
         self._principal = principal
         self._runner = runner
@@ -226,11 +223,11 @@ class Scripts:
             BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
         """
         try:
-            return await self._run_or_go_on(job, key)
+            return await self._run_or_resume(job, key)
         except SuspendedRunExistsError:
-            return await self._run_or_go_on(job, key, is_looked_for=True)
+            return await self._run_or_resume(job, key, is_looked_for=True)
 
-    async def _run_or_go_on(self, job: Job, key: str | None, *, is_looked_for: bool = False) -> ExecutionRecord:
+    async def _run_or_resume(self, job: Job, key: str | None, *, is_looked_for: bool = False) -> ExecutionRecord:
         """As `run`.
 
         A run of the same code that waits is looked for in the transaction of the start: nobody waits for an answer, and
@@ -250,31 +247,17 @@ class Scripts:
             script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
             for session in _sessions(job, key)
         ]
-        requests = [mac for macs in asked for mac in macs]
-        named = waiting = None
-        unless = NO_KEY_NAMES
+        alike: _RunsOfCode | None = None
+        named: Key | None = None
         if key is not None:
             values = self.projection()
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
         else:
-            names = names_of_code(requests[0], self._runner.servers(job), job.files)
-            if job.dry_run:
-                await self._withdraw_plans(job, names)
-            elif (
-                (job.cell is None or job.has_no_suspended_cell)
-                and not is_looked_for
-                and names[0] not in self._waiting_code
-            ):
-                unless = GeneratedKeyNames(names, job.client.starter)
-            else:
-                is_meant = functools.partial(self._is_of_session, job)
-                servers = self._runner.servers(job)
-                alike = [name for macs in asked for name in names_of_code(macs[0], servers, job.files)]
-                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, alike, is_meant)
-            if waiting is not None and waiting.key is not None:
-                named = Key(waiting.key, job.client.starter)
-            if waiting is None:
-                self._waiting_code.pop(names[0], None)
+            alike = await self._runs_of_code(job, asked, is_looked_for=is_looked_for)
+            if alike.waiting is not None and alike.waiting.key is not None:
+                named = Key(alike.waiting.key, job.client.starter)
+        requests = [mac for macs in asked for mac in macs]
+        unless = NO_KEY_NAMES if alike is None else alike.unless
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests, unless)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
@@ -283,17 +266,37 @@ class Scripts:
         record.is_previous_result = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
             released = await release_generated_key(self._store, record.execution, record.status)
-            if released and waiting is not None:
+            if released and alike is not None and alike.waiting is not None:
                 record.notices.append(
                     f"this is what came of the run {record.execution}, which had waited;"
                     " the same code is run anew from now on"
                 )
-        if key is None and record.status in UNFINISHED:
-            self._waiting_code.pop(names[0], None)
-            self._waiting_code[names[0]] = None
-            if len(self._waiting_code) > MAX_WAITING_CODE:
-                del self._waiting_code[next(iter(self._waiting_code))]
+        if alike is not None and record.status in UNFINISHED:
+            self._waiting_code.add(alike.name)
         return record
+
+    async def _runs_of_code(self, job: Job, asked: Sequence[Sequence[str]], *, is_looked_for: bool) -> _RunsOfCode:
+        """The runs of a script's code that a request without a key may be for.
+
+        Args:
+            job: The script.
+            asked: The MACs of the code, for each session that it may be of.
+            is_looked_for: As `_run_or_resume`.
+        """
+        servers = self._runner.servers(job)
+        names = names_of_code(asked[0][0], servers, job.files)
+        waiting = None
+        if job.dry_run:
+            await self._withdraw_plans(job, names)
+        elif is_looked_for or names[0] in self._waiting_code or not (job.cell is None or job.has_no_suspended_cell):
+            is_meant = functools.partial(self._is_of_session, job)
+            alike = [name for macs in asked for name in names_of_code(macs[0], servers, job.files)]
+            waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, alike, is_meant)
+        else:
+            return _RunsOfCode(names[0], None, GeneratedKeyNames(names, job.client.starter))
+        if waiting is None:
+            self._waiting_code.remove(names[0])
+        return _RunsOfCode(names[0], waiting)
 
     async def _is_of_session(self, job: Job, known: StoredExecution) -> bool:
         """Whether a cell is of the very session that a job goes on with; True for a job that is no cell.
@@ -460,7 +463,7 @@ class Scripts:
         is_in = job.cell is None or last == known.id
         if job.cell is not None and not is_in:
             is_new = job.dry_run and not await self._placement.has_made_calls(known.id)
-            if not (is_new and await self._placement.goes_on(job.cell, last, head)):
+            if not (is_new and await self._placement.session_is_unchanged(job.cell, last, head)):
                 # The session may have ended while it ran.
                 raise await self._placement.end_moved_cell(job.cell, known, is_new=is_new)
             await self._placement.require_room(last)
@@ -516,7 +519,7 @@ class Scripts:
     async def _denied_as_a_whole(self, execution: str, history: Sequence[Recorded]) -> ExecutionRecord:
         """End an execution whose plan was denied: nothing more of it is run."""
         asked = plan_approval(await self._store.approvals(execution))
-        assert asked is not None  # noqa: S101 - it was denied
+        assert asked is not None  # it was denied
         error = denied(asked.question, history)
         refused = _refused(execution, error)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"], error=RunError.of(refused["error"])), execution)
@@ -578,7 +581,7 @@ class Scripts:
         cell = None if known is None else Cell.of(known)
         if known is None or cell is None or not waits_for_plan(known.record or {}):
             return True
-        if await self._placement.goes_on(cell, await self._placement.last(cell), None):
+        if await self._placement.session_is_unchanged(cell, await self._placement.last(cell), None):
             return False
         await self._withdraw_plan(known, SESSION_ADVANCED)
         return True
@@ -687,37 +690,48 @@ class Scripts:
         return active._replace(script=script, gate=gate)
 
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
-        """Take down how a run has ended."""
+        """Record how a run has ended: it is suspended or interrupted and can be resumed, or it is over."""
         script = active.script
         record.dry_run = script.is_dry
-        divergence = (
-            script.divergence_detector.final_divergence()
-            if record.status in ENDED_BY_ITSELF
-            else script.divergence_detector.divergence
-        )
+        detector = script.divergence_detector
+        divergence = detector.final_divergence() if record.status in ENDED_BY_ITSELF else detector.divergence
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             if script.kept_key is not None:
                 record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
                 await self._suspended(record, script)
                 return
-        elif script.key is not None and (record.status not in ENDED_BY_ITSELF or script.programs.lent):
-            await self._rest(active, record)
-            if record.status == "suspended":
-                return
-            if script.kept_key is not None and record.error is not None and record.error["code"] in KEY_RETAINING_CODES:
-                record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
-                servers = self.lifecycle.servers_digest()
-                why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
-                entry = self.lifecycle.entry(why, script.execution)
-                # What it waited for before, it waits for still.
-                before = active.last_record
-                due, after = earliest_due(before), last_looked(before)
-                execution = script.execution
-                await self.lifecycle.leave(execution, entry, status="interrupted", record=before, due=due, after=after)
-                return
-        if divergence is None and await self._suspend_with_plan(active, record):
+        elif await self._leave_resumable(active, record) or await self._suspend_with_plan(active, record):
             return
+        await self._end(active, record)
+
+    async def _leave_resumable(self, active: ActiveScript, record: ExecutionRecord) -> bool:
+        """Suspend a run of which something waits or is in doubt; interrupt one whose sandbox was lost.
+
+        Returns:
+            Whether it can be resumed by its key.
+        """
+        script = active.script
+        if script.key is None or (record.status in ENDED_BY_ITSELF and not script.programs.lent):
+            return False
+        await self._rest(active, record)
+        if record.status == "suspended":
+            return True
+        if script.kept_key is None or record.error is None or record.error["code"] not in KEY_RETAINING_CODES:
+            return False
+        record.error["hint"] = f"Try again: {resume_instruction(if_generated(script.key))}, from its record."
+        servers = self.lifecycle.servers_digest()
+        why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
+        entry = self.lifecycle.entry(why, script.execution)
+        # What it waited for before, it waits for still.
+        before = active.last_record
+        due, after = earliest_due(before), last_looked(before)
+        await self.lifecycle.leave(script.execution, entry, status="interrupted", record=before, due=due, after=after)
+        return True
+
+    async def _end(self, active: ActiveScript, record: ExecutionRecord) -> None:
+        """End a run for good."""
+        script = active.script
         if record.session is not None and "interrupted" in record.session:
             record.notices.append(
                 f"the cell was interrupted, and the session {record.session['name']!r} goes on; "
@@ -835,6 +849,20 @@ def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> 
     if job.files is not None:
         bundle["files"] = sorted(job.files)
     return bundle
+
+
+class _RunsOfCode(NamedTuple):
+    """What is known of runs of the same code.
+
+    Attributes:
+        name: The first name of the code.
+        waiting: The run that a request without a key is for; None if there is none.
+        unless: A new run is started only if none has one of these names.
+    """
+
+    name: str
+    waiting: StoredExecution | None
+    unless: GeneratedKeyNames = NO_KEY_NAMES
 
 
 class _Request(NamedTuple):

@@ -64,7 +64,7 @@ async def run_with_sandbox_recovery(
         if recovered is None:
             break
         script = recovered
-    assert record is not None  # noqa: S101 - the last round returns or raises
+    assert record is not None  # the last round returns or raises
     return script, record
 
 

@@ -106,7 +106,7 @@ def suspend(
     if record.session is not None:
         # A cell that waits leaves nothing yet: it runs again when it goes on.
         record.session.pop("interrupted", None)
-    again = f"Then {goes_on(key)}."
+    again = f"Then {resume_instruction(key)}."
     said = [_doubted(doubtful)] if doubtful else []
     said += _awaited(record.execution, waiting)
     if doubtful:
@@ -131,7 +131,7 @@ def suspend(
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
 
 
-def goes_on(key: str | None) -> str:
+def resume_instruction(key: str | None) -> str:
     """How whoever asks again goes on with a run.
 
     Args:

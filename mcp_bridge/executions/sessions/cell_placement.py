@@ -65,7 +65,7 @@ class CellPlacement:
         """The last cell of a cell's session; empty where there is no session."""
         return "" if self._heads is None else await self._heads.head(self._principal, cell.session)
 
-    async def goes_on(self, cell: Cell, last: str, head: str | None) -> bool:
+    async def session_is_unchanged(self, cell: Cell, last: str, head: str | None) -> bool:
         """Whether the session of a cell that was run dry is where it was.
 
         Args:

@@ -129,7 +129,7 @@ class ScriptWaits:
         if call.call is None:
             raise BridgeError("violation", "This is no call of a script: a wait has no name.")
         if call.known is not None:
-            call.goes_on()
+            call.restore_request()
             arguments = self._first_asked(call.known.asked.arguments, call.arguments)
         else:
             arguments = call.arguments

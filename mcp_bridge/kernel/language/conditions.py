@@ -318,7 +318,7 @@ class _Parser:
         template = Template(text + " ")
         self.references |= {(root, ()) for root in template.roots}
         if not template.roots:
-            return _Constant(template.fill(_nothing)[:-1])
+            return _Constant(template.fill(_resolve_missing)[:-1])
         return lambda lookup: template.fill(lookup)[:-1]
 
 
@@ -405,7 +405,7 @@ class _Constant:
 _NONE = _Constant(None)
 
 
-def _nothing(_root: str, _path: tuple[str, ...]) -> Any:
+def _resolve_missing(_root: str, _path: tuple[str, ...]) -> Any:
     return MISSING
 
 

@@ -207,7 +207,7 @@ class _Parser:
                 return WaitStep(row, index, targets) if row.get("event") is None else EventStep(row, index, targets)
             case "map":
                 return MapStep(row, index, targets, children[0])
-        assert program is not None  # noqa: S101 - without a program it has a fault
+        assert program is not None  # without a program it has a fault
         return ProgramStep(row, index, targets, program)
 
     def _take_id(self, row: dict[str, Any], path: str, place: form.Place) -> None:

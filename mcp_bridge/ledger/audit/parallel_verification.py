@@ -94,8 +94,8 @@ def _started(ledger: Ledger, at: int, of: int) -> Generator[BinaryIO]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    assert process.stdin is not None  # noqa: S101 - as asked for
-    assert process.stdout is not None  # noqa: S101 - likewise
+    assert process.stdin is not None  # as asked for
+    assert process.stdout is not None  # likewise
     request = {
         "path": path,
         "master": None if ledger.master is None else ledger.master.key.hex(),

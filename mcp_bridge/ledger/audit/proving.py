@@ -77,18 +77,6 @@ def _best_note(ledger: Ledger, sequence: int) -> Signed:
     return best_note(candidates, {ledger.vkey})
 
 
-def prove_exported(
-    source: IO[bytes],
-    verifiers: Sequence[Verifier] | None,
-    sequence: int,
-    *,
-    payload: bool,
-    progress: Progress | None = None,
-) -> bytes:
-    """As `prove_by`, the proof alone."""
-    return prove_by(source, verifiers, sequence, payload=payload, progress=progress).data
-
-
 class ProofWithKeys(NamedTuple):
     """A proof, and the keys of the log that have signed its checkpoint."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import os
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mcp_bridge.errors import BridgeError, extra_hint
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.private_files import KEY_BYTES, private_key
+from mcp_bridge.system_keyring import SystemKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +24,12 @@ FILE_NAME = "master.key"
 COMMAND_SECONDS = 30.0
 """How long a command may take to print the master key."""
 
-KEYRING_SERVICE = "mcp-bridge"
-
 KEYRING_NAME = "ledger master key"
 
 OWN_SOURCES = frozenset({"file", "keyring"})
 """Sources whose master key the bridge makes and stores itself; every other source is a command."""
+
+_KEYRING = SystemKeyring('Set master_key = "file" in [ledger].', "key_unusable")
 
 _LOST = "Without it nothing that is recorded of executions can be read."
 
@@ -64,38 +64,14 @@ def store_in_keyring(key: bytes) -> None:
     Raises:
         BridgeError: `keyring_missing`, `key_unusable`.
     """
-    try:
-        _keyring().set_password(KEYRING_SERVICE, KEYRING_NAME, key.hex())
-    except BridgeError:
-        raise
-    except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
-        raise _no_keyring(exc) from None
-
-
-def _keyring() -> Any:
-    try:
-        return importlib.import_module("keyring")
-    except ImportError:
-        raise BridgeError(
-            "keyring_missing",
-            "The library for the system's keyring isn't installed.",
-            hint=f'Set master_key = "file" in [ledger]. Or: {extra_hint("keyring")}',
-        ) from None
-
-
-def _no_keyring(exc: Exception) -> BridgeError:
-    return BridgeError("key_unusable", f"The system's keyring can't be used ({type(exc).__name__}).", hint="Unlock it.")
+    _KEYRING.set(KEYRING_NAME, key.hex())
 
 
 def _from_keyring(*, make: bool) -> bytes:
-    keyring = _keyring()
-    try:
-        kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
-        if kept is None and make:
-            keyring.set_password(KEYRING_SERVICE, KEYRING_NAME, os.urandom(KEY_BYTES).hex())
-            kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
-    except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
-        raise _no_keyring(exc) from None
+    kept = _KEYRING.get(KEYRING_NAME)
+    if kept is None and make:
+        _KEYRING.set(KEYRING_NAME, os.urandom(KEY_BYTES).hex())
+        kept = _KEYRING.get(KEYRING_NAME)
     if kept is None:
         raise BridgeError("key_missing", "The system's keyring has no key for the ledger.", hint=_LOST)
     return _decoded(kept, "The keyring's entry")

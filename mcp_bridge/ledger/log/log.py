@@ -95,7 +95,7 @@ class Posted:
     def payload(self) -> Parts:
         """The payload's bytes, in parts. A large payload is encoded at the first access."""
         if self._parts is None:
-            assert self._snapshot is not None  # noqa: S101 - one of them is there
+            assert self._snapshot is not None  # one of them is there
             self._parts, self._snapshot = self._snapshot.split(), None
             self._bytes = sum(map(len, self._parts))
         return self._parts

@@ -224,7 +224,7 @@ class Ledger:
         for stretch in stretches:
             before, end = frontier.copy(), frontier.size + BATCH_ENTRIES
             if stretch is not None and frontier.append_subtree(STRETCH_LEVEL, stretch.root) == stretch.above:
-                accepted = functools.partial(accept, stretch) if accept is not None else _nothing
+                accepted = functools.partial(accept, stretch) if accept is not None else _accept_without_note
                 yield VerifiedBatch(stretch, accepted, functools.partial(self._checked, see, before, end))
             else:
                 frontier = before
@@ -279,7 +279,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 """The numbers that a row can have."""
 
 
-def _nothing() -> None:
+def _accept_without_note() -> None:
     pass
 
 

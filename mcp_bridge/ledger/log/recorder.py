@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
@@ -34,26 +33,6 @@ class Recorder(Protocol):
 
     async def read(self, execution: str) -> list[Recorded]:
         """An execution's entries, in order. If it is erased, a tombstone replaces every payload."""
-
-
-class MemoryRecorder:
-    """Keeps entries for as long as the process lives."""
-
-    def __init__(self) -> None:
-        self.entries: list[Recorded] = []
-
-    async def append(self, *entries: Entry) -> None:
-        """As `Recorder.append`."""
-        self.post(*entries)
-
-    def post(self, *entries: Entry) -> None:
-        """As `Recorder.post`."""
-        for entry in entries:
-            self.entries.append(Recorded(len(self.entries), time.time(), entry))
-
-    async def read(self, execution: str) -> list[Recorded]:
-        """As `Recorder.read`."""
-        return [row for row in self.entries if row.entry.execution == execution]
 
 
 class SqliteRecorder:

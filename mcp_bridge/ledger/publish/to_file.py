@@ -104,7 +104,7 @@ async def publish_to_file(
     Raises:
         BridgeError: As `publish`.
     """
-    assert target.file is not None  # noqa: S101 - the caller's choice
+    assert target.file is not None  # the caller's choice
 
     loop = asyncio.get_running_loop()
 
@@ -141,7 +141,7 @@ async def look_at_file(target: Target, source: Source) -> int:
     Raises:
         BridgeError: As `publish`.
     """
-    assert target.file is not None  # noqa: S101 - the caller's choice
+    assert target.file is not None  # the caller's choice
 
     loop = asyncio.get_running_loop()
 

@@ -19,7 +19,7 @@ async def publish_to_url(target: Target, note: str) -> Published:
     Raises:
         BridgeError: As `to_target.publish`.
     """
-    assert target.url is not None  # noqa: S101 - the caller's choice
+    assert target.url is not None  # the caller's choice
     size = checkpoint_of(note).size
     async with await open_client(target) as client:
         answer = await send(client, target, "POST", target.url, note.encode())

@@ -241,13 +241,13 @@ class Database:
     @property
     def log(self) -> Log:
         """The end of its log. It belongs to the writer's thread, except what never changes: origin and keys."""
-        assert self._log is not None  # noqa: S101 - it is open
+        assert self._log is not None  # it is open
         return self._log
 
     @property
     def master(self) -> MasterKey:
         """The key that wraps all other keys."""
-        assert self._master is not None  # noqa: S101 - it is open
+        assert self._master is not None  # it is open
         return self._master
 
     @property
@@ -488,7 +488,7 @@ class Database:
             self._require_file()
             return work(connection)
 
-        assert self._writer is not None  # noqa: S101 - it is open
+        assert self._writer is not None  # it is open
         self._writer.do(require_and_work, settle)
         return await done
 
@@ -520,7 +520,7 @@ class Database:
             else:
                 done.set_exception(not_read(self._path, error))
 
-        assert self._reader is not None  # noqa: S101 - it is open
+        assert self._reader is not None  # it is open
         self._reader.do(work, settle)
         return await done
 
@@ -556,7 +556,7 @@ class Database:
             # After the next batch, and after the waiters for this one are woken.
             self._measure_if_due()
 
-        assert self._writer is not None  # noqa: S101 - it is open
+        assert self._writer is not None  # it is open
         log = self.log
 
         def work(connection: sqlite3.Connection) -> dict[str, int]:
@@ -626,7 +626,7 @@ class Database:
             elif found is not None:
                 self._take_measure(found)
 
-        assert self._writer is not None  # noqa: S101 - it is open
+        assert self._writer is not None  # it is open
         self._writer.do(work, settle)
 
     def _take_measure(self, found: Measured) -> None:

@@ -38,12 +38,12 @@ from pydantic_core import PydanticCustomError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.language.conditions import Condition
-from mcp_bridge.near_names import spelled_like
+from mcp_bridge.near_names import suggestion
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.toml_files.refused_values import said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pydantic_core import ErrorDetails
 
@@ -310,11 +310,11 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
     key = str(path[-1]) if path else ""
     match error["type"]:
         case "extra_forbidden":
-            return source.error("there is no such key", *path, hint=nearest(key, _MODELS[tables].model_fields))
+            return source.error("there is no such key", *path, hint=suggestion(key, _MODELS[tables].model_fields))
         case "missing":
             return source.error(f"has no {key!r}", *path[:-1], hint=_example(path))
         case "literal_error":
-            hint = nearest(str(error["input"]), _CHOICES[key])
+            hint = suggestion(str(error["input"]), _CHOICES[key])
             return source.error(f"must be {context['expected']}", *path, hint=hint)
         case "tuple_type" | "model_type" | "model_attributes_type" if "rules" in path and len(path) <= len(
             ("rules", 0)
@@ -327,10 +327,3 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
         case "too_short":
             return source.error("is empty: name what the rule is for", *path)
     return source.error(said(error), *path, hint=context.get("hint"))
-
-
-def nearest(name: str, options: Iterable[str]) -> str:
-    """A hint: the option that was probably meant, or all of them."""
-    options = list(options)
-    close = spelled_like(name, options, cutoff=0.5)
-    return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(options)}."

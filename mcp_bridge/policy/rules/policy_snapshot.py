@@ -13,14 +13,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
-from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.near_names import suggestion
+from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, PolicyLimits, Preset, Rule, is_hash
 from mcp_bridge.policy.rules.rule_evaluation import CompiledRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.policy.rules.policy_settings import Policy, Source
-
 
 _NO_PROGRAMS = "There is none: put the program's file into a folder that [programs] path = [...] names."
 
@@ -152,7 +152,7 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = UNKNOWN
                 raise source.error(
                     f"there is no program {program!r} in [programs]",
                     *("rules", index, "programs"),
-                    hint=nearest(program, sorted(programs)) if programs else _NO_PROGRAMS,
+                    hint=suggestion(program, sorted(programs)) if programs else _NO_PROGRAMS,
                 )
             named.add(program)
     return PolicySnapshot(

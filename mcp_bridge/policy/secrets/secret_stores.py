@@ -1,23 +1,21 @@
-"""Where the bridge keeps secrets itself: a file that only its owner can read, and the system's keyring."""
+"""Secrets in a file that only its owner can read; `system_keyring` is the other place where the bridge keeps them."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mcp_bridge.atomic_files import write_private
-from mcp_bridge.errors import BridgeError, extra_hint
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import lock
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import ModuleType
 
 T = TypeVar("T")
 
@@ -39,8 +37,6 @@ LOCK_SECONDS = 5.0
 """How long a writer waits for another one, which needs milliseconds: longer, and it is stopped or gone astray."""
 
 _LOCK_POLL_SECONDS = 0.02
-
-KEYRING_SERVICE = "mcp-bridge"
 
 
 class SecretFile:
@@ -215,75 +211,3 @@ class SecretFile:
             hint="Nothing has changed. Free the disk, or set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
             file=str(self.path),
         )
-
-
-class SystemKeyring:
-    """Secrets in the system's keyring, through the `keyring` library: service `mcp-bridge`, the id as the user's name.
-
-    Calls may wait for a person who unlocks the keyring: not for an event loop's thread.
-    """
-
-    def stamp(self) -> object | None:
-        """None: a keyring doesn't tell whether it has changed."""
-        return None
-
-    def get(self, secret_id: str) -> str | None:
-        """The secret, or None if there is none of that id.
-
-        Raises:
-            BridgeError: `keyring_missing` (the library isn't installed), `keyring_unusable` (locked, or none at all).
-        """
-        keyring = _library()
-        try:
-            value: Any = keyring.get_password(KEYRING_SERVICE, secret_id)
-        except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
-            raise _unusable(exc) from None
-        return value if isinstance(value, str) else None
-
-    def set(self, secret_id: str, plaintext: str) -> None:
-        """Keep a secret, in place of one of that id.
-
-        Raises:
-            BridgeError: As `get`.
-        """
-        keyring = _library()
-        try:
-            keyring.set_password(KEYRING_SERVICE, secret_id, plaintext)
-        except Exception as exc:  # noqa: BLE001
-            raise _unusable(exc) from None
-
-    def remove(self, secret_id: str) -> bool:
-        """Forget a secret; whether there was one.
-
-        Raises:
-            BridgeError: As `get`.
-        """
-        if self.get(secret_id) is None:
-            return False
-        keyring = _library()
-        try:
-            keyring.delete_password(KEYRING_SERVICE, secret_id)
-        except Exception as exc:  # noqa: BLE001
-            raise _unusable(exc) from None
-        return True
-
-
-def _library() -> ModuleType:
-    try:
-        # An extra, and slow to import.
-        return importlib.import_module("keyring")
-    except ImportError:
-        raise BridgeError(
-            "keyring_missing",
-            "The library for the system's keyring isn't installed.",
-            hint=f"Keep the secret in the file. Or: {extra_hint('keyring')}",
-        ) from None
-
-
-def _unusable(exc: Exception) -> BridgeError:
-    # Its text may hold what the backend was given, and stays out of any log.
-    return BridgeError(
-        "keyring_unusable",
-        f"The system's keyring can't be used ({type(exc).__name__}).",
-        hint="Unlock it, or keep the secret in the file. `python -m keyring diagnose` says which keyring is used.",
-    )

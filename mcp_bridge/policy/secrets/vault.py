@@ -31,9 +31,10 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.masking import MIN_SECRET_CHARS
 from mcp_bridge.policy.rules.globs import ToolGlob
-from mcp_bridge.policy.secrets.secret_stores import SecretFile, SystemKeyring
+from mcp_bridge.policy.secrets.secret_stores import SecretFile
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_ID, SECRET_PREFIX
+from mcp_bridge.system_keyring import SystemKeyring
 from mcp_bridge.toml_files.decoding import bad_config, decode
 
 if TYPE_CHECKING:

@@ -265,7 +265,7 @@ def _lay_out(interpreter: Interpreter, site: Path | None) -> _Tree:
             if not path.name.startswith(_OMITTED_MODULES):
                 tree.files[f"{library}/lib-dynload/{path.name}"] = _File(path, executable=True)
     for locale in filter(Path.is_dir, _LOCALES):
-        tree.files |= {str(path): _File(path) for path in _walk(locale, omit=_nothing)}
+        tree.files |= {str(path): _File(path) for path in _walk(locale, omit=_omit_none)}
     _add_time_zones(tree)
     if site is not None:
         for path in _walk(site, omit=_omit_from_site):
@@ -295,7 +295,7 @@ def _omit_from_site(path: PurePosixPath) -> bool:
     )
 
 
-def _nothing(_: PurePosixPath) -> bool:
+def _omit_none(_: PurePosixPath) -> bool:
     return False
 
 

@@ -38,10 +38,9 @@ from mcp_bridge.sandbox.engine import (
     ContainerInfo,
     Engine,
     ExitStatus,
-    SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.engine_errors import TAIL_BYTES, os_failure, start_failure
+from mcp_bridge.sandbox.engine_errors import os_failure, start_failure
 from mcp_bridge.sandbox.oci import bundle_config, host_resources
 from mcp_bridge.sandbox.oci.images import BundleImages
 from mcp_bridge.sandbox.oci.supervisor_client import (
@@ -52,12 +51,10 @@ from mcp_bridge.sandbox.oci.supervisor_client import (
     start_supervisor,
 )
 from mcp_bridge.sandbox.ownership import Owner
-from mcp_bridge.sandbox.pipes import PipeReader, PipeWriter, drain, pipe_pairs
+from mcp_bridge.sandbox.pipes import PipedProcess, drain, pipe_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from anyio.abc import ByteReceiveStream, ByteSendStream
 
     from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
@@ -325,7 +322,7 @@ def _find(identity: str) -> OciProcess | None:
     return known
 
 
-class OciProcess(SandboxProcess):
+class OciProcess(PipedProcess):
     """A sandbox; created by `OciEngine.start`."""
 
     def __init__(
@@ -337,6 +334,7 @@ class OciProcess(SandboxProcess):
         events: int,
         supervisor: Supervisor,
     ) -> None:
+        super().__init__(pipes)
         self.name = name
         self._engine = engine
         self._supervisor = supervisor
@@ -351,25 +349,6 @@ class OciProcess(SandboxProcess):
         self._started = False
         self._failure: str | None = None
         self._status: ExitStatus | None = None
-        self._tail = bytearray()
-        self._stdin = PipeWriter(pipes[0])
-        self._stdout = PipeReader(pipes[1])
-        self._stderr = PipeReader(pipes[2], on_data=self._on_stderr)
-
-    @property
-    def stdin(self) -> ByteSendStream:
-        """The container's standard input."""
-        return self._stdin
-
-    @property
-    def stdout(self) -> ByteReceiveStream:
-        """The container's standard output: the channel."""
-        return self._stdout
-
-    @property
-    def stderr(self) -> ByteReceiveStream:
-        """The container's standard error: PID 1's reports, and the runtime's messages."""
-        return self._stderr
 
     async def container_id(self) -> str:
         """The container's id.
@@ -498,10 +477,6 @@ class OciProcess(SandboxProcess):
             os.close(self._events)
             self._events = -1
         _processes.pop(self._id, None)
-
-    def _on_stderr(self, data: bytes) -> None:
-        self._tail += data
-        del self._tail[:-TAIL_BYTES]
 
 
 def _users(*, rootless: bool) -> Iterator[bundle_config.Users]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -240,7 +241,7 @@ class Installer:
                 return data, None if not file.read(1) else start + len(data)
 
         try:
-            async with self.cache.in_use() if start == 0 else _nothing():
+            async with self.cache.in_use() if start == 0 else nullcontext():
                 if start == 0 and not await anyio.to_thread.run_sync(self.cache.has, package):
                     async with self.cache.work_directory() as work:
                         await self.cache.fetch(await self._found_uv(work), package)
@@ -267,12 +268,6 @@ def _exact(requirements: Sequence[PackageRequirement], packages: PackageSet) -> 
     """Requirements with the versions that a set which meets them has."""
     versions = {one.name: one.version for one in packages.packages}
     return [one._replace(versions=SpecifierSet(f"=={versions[one.name]}")) for one in requirements]
-
-
-class _nothing:  # noqa: N801 - as `contextlib.nullcontext`
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _unwritable(exc: OSError) -> BridgeError:

@@ -6,14 +6,12 @@ may ask. All other paths but the endpoint's, and the viewer's if it is served, a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import uvicorn
 from mcp_types import DiscoverResult, InitializeResult
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -35,13 +33,15 @@ from mcp_bridge.server.http.open_files import allow_descriptors, needed_descript
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import REVOCATION_SECONDS, Endpoint
 from mcp_bridge.server.http.sessions import Sessions, note_begun
+from mcp_bridge.server.http.uvicorn_server import EmbeddedServer, embedded_config
 from mcp_bridge.server.principal_calls import PrincipalCalls
 from mcp_bridge.telemetry.setup import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    import uvicorn
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -189,8 +189,8 @@ def _status(status: int, word: str) -> JSONResponse:
     return JSONResponse({"status": word}, status, {"cache-control": "no-store"})
 
 
-class _Server(uvicorn.Server):
-    """A server that installs no signal handlers: calls are finished before it ends.
+class _Server(EmbeddedServer):
+    """The server of the endpoint, whose certificate may change while it serves.
 
     Args:
         config: Its configuration.
@@ -203,10 +203,6 @@ class _Server(uvicorn.Server):
         if self.certificate is not None:
             config.load()
             self.certificate.serve_with(config.ssl)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 async def serve_http(
@@ -232,7 +228,7 @@ async def serve_http(
         listener: The listening socket.
         settings: The settings of HTTP.
         authenticator: Tells who a request is from.
-        programs: As `build_server`.
+        programs: As `mcp_server`.
         tls: The files of the certificate, or None for plain HTTP.
         listening: Called once requests are answered.
 
@@ -410,19 +406,14 @@ async def _watch_principals(supervisor: BridgeSupervisor, calls: PrincipalCalls,
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
     await supervisor.opened.wait()
     bridge = supervisor.current
-    assert bridge is not None  # noqa: S101 - it is open, and closed after the last request
+    assert bridge is not None  # it is open, and closed after the last request
     await viewer.keep(bridge.database, can_rebuild=bridge.settings.sessions.rebuild)
 
 
 def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:
-    return uvicorn.Config(
+    return embedded_config(
         app,
         http=limits.protocol(),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,

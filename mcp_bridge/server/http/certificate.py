@@ -73,7 +73,7 @@ class Certificate:
 
     def serve_with(self, context: ssl.SSLContext | None) -> None:
         """Have the connections of a server's context get the certificate."""
-        assert context is not None  # noqa: S101 - the server speaks TLS
+        assert context is not None  # the server speaks TLS
         context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:

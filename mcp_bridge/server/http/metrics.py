@@ -7,14 +7,12 @@ anything else that a client, a script or a server has chosen.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import anyio
-import uvicorn
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -37,6 +35,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.pool_report import report_of
 from mcp_bridge.http_settings import METRICS_PATH
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
+from mcp_bridge.server.http.uvicorn_server import embedded_config, serve_until_cancelled
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, BoundedNames
 from mcp_bridge.views.ledger_metrics import LedgerFigures, ledger_figures
@@ -299,14 +298,6 @@ class Metrics:
         return Route(METRICS_PATH, metrics, methods=["GET"])
 
 
-class _Server(uvicorn.Server):
-    """A server that installs no signal handlers: ending the process is its owner's business."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def serve_metrics_of(bridge: Bridge, address: str) -> None:
     """Serve a bridge's metrics, without authentication, until cancelled.
 
@@ -329,27 +320,11 @@ async def serve_metrics_of(bridge: Bridge, address: str) -> None:
             routes=[metrics.route()],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])],
         )
-        config = uvicorn.Config(
+        config = embedded_config(
             app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
             lifespan="off",
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
         )
-        server = _Server(config)
-        async with anyio.create_task_group() as tasks:
-
-            async def serving() -> None:
-                with anyio.CancelScope(shield=True):
-                    await server.serve(sockets=[listener])
-
-            tasks.start_soon(serving)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                server.should_exit = True
+        await serve_until_cancelled(config, listener)

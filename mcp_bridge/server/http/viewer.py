@@ -89,7 +89,7 @@ class HttpViewer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of the API whose principal is known."""
-        assert self._pages is not None  # noqa: S101 - else it would not have come here
+        assert self._pages is not None  # else it would not have come here
         name = scope[PRINCIPAL_KEY].name
         if not self._requests.has_room(name):
             message = f"At most {VIEWER_REQUESTS_AT_A_TIME} requests of a principal are answered at a time."

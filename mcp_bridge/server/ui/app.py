@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.to_thread
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse
@@ -19,11 +18,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.server.http.uvicorn_server import embedded_config, serve_until_cancelled
 from mcp_bridge.server.ui.api import Api, Viewer
 from mcp_bridge.server.ui.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from starlette.requests import Request
@@ -127,14 +127,6 @@ def _pages(
     )
 
 
-class _Server(uvicorn.Server):
-    """A server that installs no signal handlers: its caller has to close the database in order."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
     """Serve until cancelled, or until the server has failed, which it logs.
 
@@ -143,28 +135,10 @@ async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
         live: Its notifications, which must be ended: their streams would never end by themselves.
         listener: The listening socket.
     """
-    config = uvicorn.Config(
+    config = embedded_config(
         app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
         lifespan="on",
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
     )
-    server = _Server(config)
-    async with anyio.create_task_group() as tasks:
-
-        async def serving() -> None:
-            with anyio.CancelScope(shield=True):
-                await server.serve(sockets=[listener])
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(serving)
-        try:
-            await anyio.sleep_forever()
-        finally:
-            live.end()
-            server.should_exit = True
+    await serve_until_cancelled(config, listener, live.end)

@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs import waits
 from mcp_bridge.executions.programs.program_run import ProgramRun
-from mcp_bridge.executions.programs.sandbox_programs import Session
+from mcp_bridge.executions.programs.sandbox_programs import SandboxPrograms
 from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.gate.request_context import RequestContext
@@ -210,7 +210,7 @@ async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_ke
     program = {"steps": [step("a")]}
     async with anyio.create_task_group() as tasks:
         programs = service(tasks)
-        session = Session(programs, "script", "me", Tools(), None)
+        session = SandboxPrograms(programs, "script", "me", Tools(), None)
         began = [await session.start(program, {}, None) for _ in range(3)]
         keep = programs.keep
 
@@ -230,7 +230,7 @@ async def test_what_a_sandbox_has_under_way_is_bounded_together(service, monkeyp
     monkeypatch.setattr("mcp_bridge.executions.programs.memory_bound.MAX_HELD_BYTES", 24_000)
     program, large = {"steps": [step("a")]}, {"text": "x" * 9_000}
     async with anyio.create_task_group() as tasks:
-        session = Session(service(tasks), "script", "me", Tools(), None)
+        session = SandboxPrograms(service(tasks), "script", "me", Tools(), None)
         first = await session.start(program, large, None)
         await session.start(program, large, None)
         with pytest.raises(BridgeError, match="take 0 MiB of the 0") as caught:
@@ -240,7 +240,7 @@ async def test_what_a_sandbox_has_under_way_is_bounded_together(service, monkeyp
         await session.leave(first["execution"])
         third = await session.start(program, large, None)
         await session.close()
-        session = Session(service(tasks), "script", "me", Tools(), None)
+        session = SandboxPrograms(service(tasks), "script", "me", Tools(), None)
         await session.start(program, {"text": "x" * 30_000}, None)
         with pytest.raises(BridgeError, match="take 0 MiB"):
             await session.resume(third["execution"], None)
@@ -252,7 +252,7 @@ async def test_a_run_of_which_undoing_fails_is_nobody_s_and_leaves_no_deadline_b
     slow = {"id": "g", "type": "parallel", "timeout_seconds": 3600, "parallel_steps": [step("a")]}
     async with anyio.create_task_group() as tasks:
         programs = service(tasks)
-        session = Session(programs, "script", "me", Tools(), None)
+        session = SandboxPrograms(programs, "script", "me", Tools(), None)
         execution = (await session.start({"steps": [slow]}, {}, "key"))["execution"]
         run = session._runs[execution]
         assert run._deadlines

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from memory_recorder import MemoryRecorder
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.reruns import lookups
@@ -10,7 +11,6 @@ from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import LOOKUP, RequestOutcome, Resumption, Success, to_entry
-from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.views.timeline import timeline, totals
 
 

@@ -9,6 +9,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from memory_recorder import MemoryRecorder
 from script_hosts import (  # noqa: F401
     Hosts,
     either,
@@ -27,7 +28,6 @@ from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")

@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 import pytest
+from memory_recorder import MemoryRecorder
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import answer_order, divergence
@@ -19,7 +20,6 @@ from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.gate.request_context import NO_REQUEST, RequestContext
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import Failure
-from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.wire.messages import NAMES, ProgramResume, ToolCall
 
 

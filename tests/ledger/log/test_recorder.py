@@ -3,11 +3,12 @@
 import uuid
 
 import pytest
+from memory_recorder import MemoryRecorder
 
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.recorder import MemoryRecorder, SqliteRecorder
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.settings import Settings
 

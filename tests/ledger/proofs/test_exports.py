@@ -189,7 +189,7 @@ def test_a_proof_is_made_from_the_checkpoint_that_says_most_to_who_asks():
     )
 
     def size(entry, *vkeys):
-        proof = proving.prove_exported(io.BytesIO(log.export()), keys(*vkeys) if vkeys else None, entry, payload=True)
+        proof = proving.prove_by(io.BytesIO(log.export()), keys(*vkeys) if vkeys else None, entry, payload=True).data
         verified = tlog_proof.verify(proof, None)
         assert verified.leaf.sequence == entry
         return verified.checkpoint.size

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_bridge import system_keyring
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.ledger.keys import master_key_sources
@@ -92,7 +93,7 @@ def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
     assert keyring.kept == {}
     made = master_key("keyring", tmp_path, make=True)
     ((place, kept),) = keyring.kept.items()
-    assert place == (master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME)
+    assert place == (system_keyring.SERVICE, master_key_sources.KEYRING_NAME)
     assert MasterKey(bytes.fromhex(kept)).check == made.check
     for make in (False, True):
         assert master_key("keyring", tmp_path, make=make).check == made.check
@@ -101,7 +102,7 @@ def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
 
 @pytest.mark.parametrize("kept", ["", "no key", KEY.hex()[:-2]])
 def test_what_the_keyring_has_and_is_no_key_is_said_and_kept(tmp_path, keyring, kept):
-    keyring.set_password(master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME, kept)
+    keyring.set_password(system_keyring.SERVICE, master_key_sources.KEYRING_NAME, kept)
     assert failure("keyring", tmp_path, make=True).code == "key_unusable"
     assert list(keyring.kept.values()) == [kept]
 

@@ -17,6 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp_clients import build_server
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
@@ -25,7 +26,6 @@ from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.server.answers import displays, render
 from mcp_bridge.server.answers.decoded_output import Printed
-from mcp_bridge.server.app import build_server
 from mcp_bridge.settings import Settings
 
 EXECUTION = "0123456789abcdef"

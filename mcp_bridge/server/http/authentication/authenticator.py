@@ -287,7 +287,7 @@ class Authenticator:
         return _Credential(principal, token, record.expires)
 
     async def _by_access_token(self, text: str, access_tokens: AccessTokens) -> _Credential:
-        assert self._oauth is not None  # noqa: S101 - there are access tokens
+        assert self._oauth is not None  # there are access tokens
         try:
             said = await access_tokens.verify(text)
         except BadAccessTokenError as exc:
