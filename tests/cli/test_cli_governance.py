@@ -692,7 +692,7 @@ def test_what_is_wrong_elsewhere_is_a_usage_error_of_check(desk):
 def test_tools_of_servers_that_nobody_has_listed_are_not_called_unknown(desk):
     desk.configure(POLICY + '[servers.git]\ncommand = "/nowhere/at-all"\n')
     shown = desk.run("policy", "check").out
-    assert shown == "note: rules weren't held against the tools of git: nobody has listed them yet; --start does.\n"
+    assert shown == "note: rules weren't checked against the tools of git: nobody has listed them yet; --start does.\n"
     desk.run("policy", "check", "--strict")
     assert "could not be listed" in desk.run("policy", "check", "--start").out
 

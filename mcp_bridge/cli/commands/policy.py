@@ -113,7 +113,7 @@ def _described(snapshot: PolicySnapshot) -> Iterator[str]:
 def check(
     ctx: typer.Context,
     start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def _warnings(read: _Read, configuration: configuration_loading.Configuration, *
         ]
     if silent and any(written.policy.rules for written in read.written):
         why = "they could not be listed" if start else "nobody has listed them yet; --start does"
-        rows.append(_row("note", f"rules weren't held against the tools of {', '.join(silent)}: {why}.", None))
+        rows.append(_row("note", f"rules weren't checked against the tools of {', '.join(silent)}: {why}.", None))
     return rows
 
 
@@ -213,10 +213,10 @@ def explain(
         str | None, typer.Option(metavar="JSON|@FILE", help="The call's arguments, for rules with conditions.")
     ] = None,
     program: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The call is one of this program's; without it, a script's own.")
+        str | None, typer.Option(metavar="NAME", help="The program that makes the call (default: a script).")
     ] = None,
     step: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of that program's step; inner/step in programs that it runs.")
+        str | None, typer.Option(metavar="ID", help="The step that makes the call; inner/step for a nested program.")
     ] = None,
     start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
     config: Config = None,
