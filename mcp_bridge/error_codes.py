@@ -222,7 +222,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "There is no code to run.",
             "Pass Python source in `code`, a file or `-c`.", exit_status=2),
         "erased": Description(
-            "What the execution was given and gave was erased.",
+            "The execution's inputs and outputs were erased.",
             "Use another idempotency key to run it again."),
         "exit": Description(
             "The script ended by `sys.exit` with a status other than 0.",
@@ -907,8 +907,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The metrics name all principals, and this one may not see all.",
             "Set `sees_all` for the principal that Prometheus asks as."),
         "not_a_principal": Description(
-            "Whoever sends the request is known, and is none of the bridge's principals (403), or not any more: "
-            "what ran is cancelled, and what waits doesn't go on.",
+            "The sender is authenticated, but isn't (or is no longer) a principal of this bridge (403). Its "
+            "running executions are cancelled, and suspended ones can't be resumed.",
             "The operator adds them to `[principals]`.", _CLIENT | _COMMAND | _VIEWER),
         "too_many_failures": Description(
             "Too many requests with wrong credentials came from this address (429).",

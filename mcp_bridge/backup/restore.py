@@ -297,7 +297,7 @@ def _require(
 def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     names = reader.first.get(what)
     if not isinstance(names, list) or not set(map(str, names)) <= set(KEYS):
-        raise damaged("the keys that it names are none")
+        raise damaged("its list of keys is invalid")
     return tuple(map(str, names))
 
 

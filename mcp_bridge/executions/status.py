@@ -50,7 +50,7 @@ def refuse_erased(stored: StoredExecution) -> None:
     if stored.status == ERASED:
         raise BridgeError(
             "erased",
-            f"The execution {stored.id} is erased: that it was there is all that is kept.",
+            f"The execution {stored.id} was erased; only its existence is still recorded.",
             execution=stored.id,
         )
 

@@ -293,8 +293,8 @@ class Bridge:
         if not has_table and (name in shared.governance.principals or not shared.admits_without_table(name)):
             raise BridgeError(
                 "not_a_principal",
-                f"{name} isn't a principal of this bridge any more, so what it has begun doesn't go on: it has no "
-                "table in the configuration, and no good token that was made without one.",
+                f"{name} is no longer a principal of this bridge, so its executions can't be resumed: it has "
+                "no [principals] table, and no valid token that was made without one.",
                 hint=f"Write [principals.{name}] into your configuration, with what it may do"
                 + ("; or cancel it." if execution.kind == "script" else ": cancelling it may undo its steps."),
             )

@@ -364,7 +364,7 @@ class SandboxRun:
                 for message in self._leftovers:
                     self._outputs.write(message)
             except WireError as exc:
-                logger.debug("what process 1 sent of the output is none: %s", exc)
+                logger.debug("invalid output message from process 1: %s", exc)
             except OutputLimitError as exc:
                 if self._ending is None:
                     self._over_output(exc)

@@ -223,11 +223,11 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         terminal_output.echo(line)
     if "left_behind" in record:
         ends = terminal_output.command(f"execution cancel {ident}", config)
-        terminal_output.echo(f"{record['status']}: it never goes on, since {record['left_behind']}")
-        terminal_output.echo(f"{ends} ends it")
+        terminal_output.echo(f"{record['status']}: it can't be resumed: {record['left_behind']}")
+        terminal_output.echo(f"{ends} cancels it")
     elif record["status"] == "interrupted" and row.kind == "script" and row.key is None:
         ends = terminal_output.command(f"execution cancel {ident}", config)
-        terminal_output.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
+        terminal_output.echo(f"interrupted: it has no idempotency key, so it can't be resumed; {ends} cancels it")
     elif record["status"] == "interrupted":
         resume = terminal_output.command(f"execution resume {ident}", config)
         terminal_output.echo(f"interrupted: resume it with {resume}")

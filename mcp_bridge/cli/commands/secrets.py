@@ -47,7 +47,7 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
         terminal_output.echo(f"{name} is kept in the {where}")
         if name not in configs:
             terminal_output.echo_err(
-                f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
+                f"mcp-bridge: no tool can use it until [secrets.{name}] lists the tools: {where} = true, tools = [...]"
             )
         return exit_statuses.OK
 

@@ -86,8 +86,8 @@ async def find_or_start(
         if known.status == ERASED:
             raise BridgeError(
                 "erased",
-                f"What the execution {known.id} has given was erased.",
-                hint="It isn't done again under this key; use another one to have it done anew.",
+                f"The result of the execution {known.id} was erased.",
+                hint="It won't run again under this key. Use another key to run it again.",
                 execution=known.id,
             )
         if known.origin != origin or not await keyed.is_same(known):

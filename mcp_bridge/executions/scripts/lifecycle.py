@@ -285,8 +285,8 @@ class Scripts:
             released = await release_generated_key(self._store, record.execution, record.status)
             if released and waiting is not None:
                 record.notices.append(
-                    f"this is what came of the run {record.execution}, which had waited;"
-                    " the same code is run anew from now on"
+                    f"this is the result of the run {record.execution}, which had been suspended; the next "
+                    "call with this code starts a new run"
                 )
         if key is None and record.status in UNFINISHED:
             self._waiting_code.pop(names[0], None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
-SESSION_ADVANCED = "its session has gone on without it, or has ended"
+SESSION_ADVANCED = "its session has continued without it, or has ended"
 """Why a cell that was run dry is cancelled."""
 
 
@@ -158,7 +158,7 @@ async def reason_never_resumed(heads: SessionStore, stored: StoredExecution, his
 
 
 def _left(session: str) -> str:
-    return f"its session {session!r} has ended, or has gone on without it"
+    return f"its session {session!r} has ended, or has continued without it"
 
 
 def placement_guard(

@@ -437,17 +437,17 @@ class SessionLostError(BridgeError):
         name, before = place.session, place.number - 1
         lost, reason = fork or name, why.removesuffix(".")
         which = f"its cell {place.number}" if fork is None else f"the cell {place.number} of {name!r}"
-        earlier = f"A new session can go on from before it: fork={f'{name}@{before}'!r}." if before else ""
+        earlier = f"A new session can continue from before it: fork={f'{name}@{before}'!r}." if before else ""
         if is_made:
             message = (
                 f"Without its sandbox, the session {lost!r} is lost from {which} ({stored.id}) on."
                 f" It can't be rebuilt past that cell: {reason}."
             )
-            anew = f"To begin anew, end it: await runtime.end_session({lost!r})."
+            anew = f"To start over, end it: await runtime.end_session({lost!r})."
         else:
             message = (
-                f"The session {lost!r} can't be made as a fork: {which} ({stored.id}), of which it needs what it has"
-                f" left, can't be had again: {reason}."
+                f"The session {lost!r} can't be forked: it needs what {which} ({stored.id}) left behind, which "
+                f"can't be rebuilt: {reason}."
             )
             anew = f"The session {name!r} is as it was, and the name {lost!r} is free."
         hint = " ".join(filter(None, ["Nothing was done twice.", mend, earlier, anew]))

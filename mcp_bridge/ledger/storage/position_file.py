@@ -215,16 +215,16 @@ class PositionFile:
         return BridgeError(
             "ledger_head_damaged",
             f"{self.path}, which says how far the ledger had come, was changed.",
-            hint="Whether the ledger is whole isn't known: what it no longer knows of would be done again, so"
-            " nothing is done. Put the state directory back from a copy. If nothing is missing, or you have"
-            f" made sure of what is: {_ACCEPT}.",
+            hint="The ledger may have lost entries, and effects that it no longer records would be repeated, so "
+            "nothing is done. Restore the state directory from a copy. If nothing is missing, or you have "
+            f"made sure of what is: {_ACCEPT}.",
         )
 
     def unwritten(self, exc: OSError) -> BridgeError:
         """The error for a commit whose position can't be recorded."""
         return PositionError(
             "not_recorded",
-            f"The record of executions is written, and how far it has come can't be, to {self.path}: {exc.strerror}.",
+            f"The ledger was written, but its position can't be recorded in {self.path}: {exc.strerror}.",
             hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
             " and mode of the file. Then start again.",
         )

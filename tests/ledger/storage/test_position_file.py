@@ -408,10 +408,10 @@ async def test_what_is_done_and_can_not_be_taken_down_is_said_to_be_done_and_not
     async with Database(state / FILE_NAME) as database:
         with monkeypatch.context() as patched:
             patched.setattr(position_file.os, "pwrite", fault)
-            with pytest.raises(BridgeError, match="is written, and how far it has come can't be") as caught:
+            with pytest.raises(BridgeError, match="was written, but its position can't be recorded") as caught:
                 await rotate_key(database)
             assert caught.value.code == "not_recorded"
-        with pytest.raises(BridgeError, match="how far it has come"):
+        with pytest.raises(BridgeError, match="its position can't be recorded"):
             await SqliteRecorder(database).append(Entry("intent", "x"))
     with open_ledger(state / FILE_NAME) as ledger:
         assert ledger.size == 2
