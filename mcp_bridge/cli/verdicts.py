@@ -258,9 +258,9 @@ def _elsewhere_lines(record: VerdictRecord) -> list[str]:
     lines += [f"agrees with the {row['target']}, which has seen {row['size']} entries" for row in agreeing]
     for row in targets:
         if row["error"] is not None:
-            lines.append(f"NOT held against the {row['target']}: {row['error']['message']}")
+            lines.append(f"NOT compared with the {row['target']}: {row['error']['message']}")
         elif row["status"] == "empty":
-            lines.append(f"NOT held against the {row['target']}: it holds no checkpoint of this log yet")
+            lines.append(f"NOT compared with the {row['target']}: it holds no checkpoint of this log yet")
     if record.get("offline"):
         lines.append("none of [[ledger.publish]] was asked (--offline): a roll-back to an earlier time isn't found so")
     return lines

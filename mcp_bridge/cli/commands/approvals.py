@@ -164,7 +164,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         _print_question(row)
         execution = ident.rpartition(".")[0]
         if configuration is None:
-            terminal_output.echo(f"It goes on with: {terminal_output.command(f'execution resume {execution}', named)}")
+            terminal_output.echo(f"Resume it with: {terminal_output.command(f'execution resume {execution}', named)}")
             return exit_statuses.OK
         from mcp_bridge.cli.commands.executions import resumed
 

@@ -423,7 +423,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
         if as_json:
             print_json({"had": loss.had, "has": loss.has, "published": targets})
         else:
-            had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
+            had = "how many it had is unknown" if loss.had is None else f"it had {loss.had}"
             terminal_output.echo(f"accepted: the log has {loss.has} entries, and {had}")
             for line in terminal_output.refusing_targets(targets, "is left"):
                 terminal_output.echo(line)

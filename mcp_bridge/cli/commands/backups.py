@@ -93,7 +93,7 @@ def backup(
         by = (
             "verified"
             if made.authenticated
-            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
+            else "which agree with each other; they are not verified by a key: checkpoint.key is missing or damaged"
         )
         terminal_output.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
@@ -200,7 +200,7 @@ def _new_passphrase() -> str:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(passphrase) < MIN_BITS:
         terminal_output.echo_err(
-            "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
+            "mcp-bridge: warning: anyone who has the backup can guess a passphrase as short as this."
         )
     return passphrase
 
@@ -251,19 +251,19 @@ def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
         lines.append(f"Its log says so in entry {restored.entry}.")
         if "references.key" in restored.lost:
             lines.append(
-                "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"
-                " asked for under one is refused."
+                "Without references.key, idempotency keys of version 0.1.0 can't be matched with their "
+                "requests: requests that use one are refused."
             )
         if "checkpoint.key" in restored.lost:
             lines.append("checkpoint.key is a new one.")
-            lines.append(f"Readers of the log have to be told of its key by other means: {restored.vkey}")
+            lines.append(f"Give the log's new key to its readers yourself: {restored.vkey}")
         lines += terminal_output.refusing_targets(restored.published, "was restored")
         if restored.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if restored.going:
         some = " and ".join(f"{count} {status}" for status, count in sorted(restored.going.items()))
         lines.append(
-            f"Executions that can go on: {some}. What they did after the backup was made isn't known here, and would be"
-            " done again: look before you let them (mcp-bridge execution list)."
+            f"Executions that can be resumed: {some}. What they did after the backup was made isn't known "
+            "here, and would be done again: look before you resume them (mcp-bridge execution list)."
         )
     return lines

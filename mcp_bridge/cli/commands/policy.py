@@ -112,7 +112,7 @@ def _described(snapshot: PolicySnapshot) -> Iterator[str]:
 @policy.command(epilog="Example:\n\nmcp-bridge policy check --start --strict")
 def check(
     ctx: typer.Context,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools haven't been listed yet.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     config: Config = None,
     as_json: Json = False,
@@ -162,7 +162,7 @@ def _warnings(read: _Read, configuration: configuration_loading.Configuration, *
             for found in warnings(written.policy, written.source, programs=hashes, servers=servers, tools=tools)
         ]
     if silent and any(written.policy.rules for written in read.written):
-        why = "they could not be listed" if start else "nobody has listed them yet; --start does"
+        why = "they could not be listed" if start else "they haven't been listed yet; --start does"
         rows.append(_row("note", f"rules weren't checked against the tools of {', '.join(silent)}: {why}.", None))
     return rows
 
@@ -218,7 +218,7 @@ def explain(
     step: Annotated[
         str | None, typer.Option(metavar="ID", help="The step that makes the call; inner/step for a nested program.")
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools haven't been listed yet.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -261,7 +261,7 @@ def explain(
             terminal_output.echo(line)
         if found.server not in listed:
             terminal_output.echo_err(
-                f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
+                f"mcp-bridge: the tools of {found.server} haven't been listed yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
             terminal_output.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
@@ -313,7 +313,7 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
             if getattr(tool, attribute) == name:
                 return tool
     close = nearest(name, [tool.name for tool in listed[server]])
-    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools anew."
+    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools again."
     raise BridgeError("unknown_tool", f"The server {server!r} has no tool {name[:100]!r}.", hint=hint)
 
 

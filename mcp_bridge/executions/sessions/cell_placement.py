@@ -1,4 +1,4 @@
-"""Where a cell is in its session: its last one; or run dry, and not in it yet; or left behind by a session gone on.
+"""Where a cell is in its session: its last cell; or run dry, and not in it yet; or detached, as the session continued.
 
 A cell that is run dry has a place, and isn't in its session until it is run: other cells may come first.
 """
@@ -107,7 +107,7 @@ class CellPlacement:
         """Make a cell that was run dry its session's last one.
 
         Raises:
-            SessionMovedError: The session has gone on meanwhile.
+            SessionMovedError: The session has continued meanwhile.
         """
         if last:
             # Which need not be the one before that it was run dry after.
@@ -143,7 +143,7 @@ class CellPlacement:
 
 
 async def reason_never_resumed(heads: SessionStore, stored: StoredExecution, history: CallHistory) -> str | None:
-    """Why a cell that hasn't ended never goes on: a clause; None if it can, or is no cell, or was only run dry so far.
+    """Why an unfinished cell can't be resumed: a clause; None if it can, isn't a cell, or was only run dry so far.
 
     Args:
         heads: The last cells of sessions.

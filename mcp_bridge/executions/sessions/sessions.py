@@ -97,7 +97,7 @@ class Sessions:
             blocked = BridgeError(
                 "session_waiting",
                 f"The cell {place.number} of the session {session!r} waits. {waits.get('message', '')}".rstrip(),
-                hint=f"The same code goes on with it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
+                hint=f"The same code resumes it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
                 execution=head.id,
             )
         return Turn(place.after(head.id), head.id, blocked)
@@ -183,8 +183,8 @@ class Sessions:
                     "session_lost",
                     f"The session {session!r} can't be forked there: its cell {stored.id} is erased, and with it which"
                     " cells were before.",
-                    hint=f"mcp-bridge session show {session} lists the cells that are known. To begin anew, give the"
-                    " new session a name and no fork.",
+                    hint=f"mcp-bridge session show {session} lists the cells that are known. To start over, give "
+                    "the new session a name and no fork.",
                 )
             if place.number == number if at else left != "nothing":
                 if left == "names":
@@ -199,7 +199,7 @@ class Sessions:
                 break
         raise BridgeError(
             "unknown_cell",
-            f"The session {session!r} has no cell {text or 'that has ended'} to go on from{why}.",
+            f"The session {session!r} has no cell {text or 'that has ended'} to continue from{why}.",
             hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 
@@ -475,7 +475,7 @@ def lost_at(stored: StoredExecution, why: str, mend: str = "", **sides: Any) -> 
     return BridgeError(
         "session_lost",
         f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
-        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
         **sides,
     )
 
@@ -512,5 +512,5 @@ def _erased(session: str, execution: str) -> BridgeError:
     return BridgeError(
         "session_lost",
         f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
-        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
     )

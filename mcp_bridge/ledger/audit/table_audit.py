@@ -1,4 +1,4 @@
-"""The table audit: checks the tables beside the log in its file against the entries.
+"""The table audit: checks the other tables of the log's file against the entries.
 
 Nobody without the master key can forge a row: each has a MAC, or is sealed. Old rows could be put back, or rows
 removed; that is found if an entry tells of them. SECURITY.md lists what no entry tells of.

@@ -114,7 +114,7 @@ class Ended(RefusedRequest):
     """
 
     def __init__(self, request_id: types.RequestId, message: str, *, goes_on: bool = False) -> None:
-        what = "goes on" if goes_on else "was cancelled: what it had done stays done"
+        what = "continues" if goes_on else "was cancelled: what it had done stays done"
         hint = "`mcp-bridge execution list` has it. Ask again where it may be done again."
         super().__init__(HTTP_OK, BridgeError("cancelled", f"{message} The request had begun, and {what}.", hint=hint))
         self._request_id = request_id

@@ -391,7 +391,7 @@ def test_numbers_of_a_damaged_ledger_are_refused_and_its_file_is_named(ledger, c
         said = told.out + told.err
         assert "ledger_damaged" in said
         assert f"{ledger.path}: The record of executions is damaged: " in said
-        assert "Go on with a backup: `mcp-bridge restore FILE --check` tries one." in said
+        assert "Restore a backup: `mcp-bridge restore FILE --check` tries one." in said
 
 
 def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):

@@ -1028,7 +1028,7 @@ def test_who_cannot_be_asked_is_told_and_holds_nothing_up(published, tmp_path):
         )
         told = published.run("audit", "verify").out
         assert told.startswith("verified: ")
-        assert told.count("NOT held against the ") == 4
+        assert told.count("NOT compared with the ") == 4
         assert "it has not answered in 0.5 s" in told
         assert "takes notes and shows none" in told
         assert "there is no folder" in told
@@ -1044,7 +1044,7 @@ def test_a_file_that_has_lost_what_it_held_is_told(published):
     configure(published, "file")
     published.run("audit", "publish")
     published.kept.unlink()
-    assert "NOT held against the file " in published.run("audit", "verify").out
+    assert "NOT compared with the file " in published.run("audit", "verify").out
     published.kept.symlink_to(published.folder / "elsewhere")
     assert "symbolic link" in published.run("audit", "verify").out
 
