@@ -234,7 +234,8 @@ class Scripts:
         """As `run`.
 
         Looks for a suspended run of the same code. Normally inside the transaction of the start: nobody waits for the
-        result, and a script that already started in a sandbox has had no effect. Before the start, if one is likely, so that repeated requests take no sandboxes; and in a session that may have a suspended cell, since the
+        result, and a script that already started in a sandbox has had no effect. Before the start, if one is
+        likely, so that repeated requests take no sandboxes; and in a session that may have a suspended cell, since the
         start would cost the session's own sandbox (another bridge may have run the next cell dry).
 
         Args:

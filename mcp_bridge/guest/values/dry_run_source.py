@@ -1,6 +1,6 @@
 """A dry run's code: where Python decides on a value without calling its methods, the code checks it first.
 
-That is `is` and `is not`, `match`, and the functions of `FUNCTIONS`. Anything else that needs a value calls its methods.
+That is `is` and `is not`, `match`, and the functions of `FUNCTIONS`. Anything else needing a value calls its methods.
 """
 
 import ast
