@@ -33,7 +33,7 @@ def parse_size(value: Any) -> int:
     try:
         return int(float(match[1]) * _UNITS[match[2].lower()])
     except OverflowError:
-        raise ValueError("a size of so many digits is none") from None
+        raise ValueError("the size has too many digits") from None
 
 
 def shown_size(size: int) -> str:
@@ -73,7 +73,7 @@ class ConfiguredTable(BaseModel):
         """Refuse what would be taken for something that nobody meant: `true` for 1, an empty path for this folder."""
         kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
-            raise ValueError(f"is a number, and {str(value).lower()} is none")
+            raise ValueError(f"must be a number, not {str(value).lower()}")
         if isinstance(value, str) and not value.strip() and kinds & {str, Path}:
             what = "names no file or folder: it " if Path in kinds else ""
             raise ValueError(f"{what}is empty; leave it out, or write a value")

@@ -141,7 +141,7 @@ class Description(NamedTuple):
     Attributes:
         meaning: What has happened.
         remedy: What to do about it.
-        seen_by: Who sees it; None for whoever sees the others of its group.
+        seen_by: Who sees it; None for those who see the others of its group.
         exit_status: With which a command ends, if that is the same for every command: 2 for a wrong use, 4 for a
             refusal, 5 for an execution that is suspended.
     """
@@ -212,7 +212,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The code is larger than a run may send to its sandbox.",
             "Write less code, or let it read its data by a tool.", exit_status=2),
         "divergence": Description(
-            "A script that is run again from its record does not make the calls that it made before.",
+            "A script that is replayed from its record does not make the recorded calls.",
             "Keep time, chance and the order of sets out of what the script decides. Nothing was done twice."),
         "dry_run": Description(
             "The run is a dry run: it has listed what it would call, or it does not do what was asked for.",
@@ -222,7 +222,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "There is no code to run.",
             "Pass Python source in `code`, a file or `-c`.", exit_status=2),
         "erased": Description(
-            "What the execution was given and gave was erased.",
+            "The execution's inputs and outputs were erased.",
             "Use another idempotency key to run it again."),
         "exit": Description(
             "The script ended by `sys.exit` with a status other than 0.",
@@ -231,8 +231,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The image has a Python older than 3.11.",
             "Configure another image, or none."),
         "in_doubt": Description(
-            "A call was begun, and nobody knows whether it happened.",
-            "A person finds out and says so with `mcp-bridge execution settle`.", _SCRIPT | _CLIENT | _COMMAND),
+            "A call was started, and its outcome is unknown.",
+            "A person finds out and records it with `mcp-bridge execution settle`.", _SCRIPT | _CLIENT | _COMMAND),
         "internal_error": Description(
             "The bridge met a fault of its own.",
             "See its log, and report the fault.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
@@ -287,7 +287,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
             "or is erased. The message names the cell, and has both sides. Nor can a fork that needs that cell be "
             "made.",
-            "Fork the session before that cell, or end it to begin anew."),
+            "Fork the session before that cell, or end it to start over."),
         "session_not_rebuilt": Description(
             "The session's sandbox is gone, and rebuilding it is switched off, or over a limit, or a server that its "
             "cells have called isn't there at the moment.",
@@ -295,17 +295,17 @@ GROUPS: Final[tuple[Group, ...]] = (
             "session at an earlier cell, or end it."),
         "session_waiting": Description(
             "The session's last cell waits, for a person or an outcome.",
-            "Ask for the same code to go on with it, cancel its execution, or end the session."),
+            "Run the same code to resume it, cancel its execution, or end the session."),
         "still_waiting": Description(
             "The execution still waits: for a person, a time or a payload.",
-            "See what it waits for with `mcp-bridge execution show`, then go on with it.",
+            "See what it waits for with `mcp-bridge execution show`, then resume it.",
             _SCRIPT | _CLIENT | _COMMAND, exit_status=5),
         "syntax_error": Description("The code does not compile.", "Fix the code: the answer has the line."),
         "too_many_sessions": Description(
             "There are as many sessions as `max_sessions` allows.",
             "End one that you don't need."),
         "unknown_cell": Description(
-            "The session has no such cell, or that cell has left nothing to go on from.",
+            "The session has no such cell, or that cell has left nothing to continue from.",
             "See its cells with `mcp-bridge session show NAME`."),
         "unknown_run": Description(
             "No run was given this idempotency key, which looks like one that the bridge makes.",
@@ -331,7 +331,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The arguments don't fit the tool.",
             "Call it as the message shows.", _SCRIPT | _CLIENT),
         "bad_result": Description(
-            "What the server answered is no result of a tool, or can't be passed on as JSON.",
+            "The server's answer isn't a tool result, or can't be passed on as JSON.",
             "Report it to the server's author."),
         "bad_tool_result": Description(
             "A registered tool returned something that is not JSON.",
@@ -364,7 +364,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             _SCRIPT | _CLIENT | _COMMAND, exit_status=4),
         "error": Description("A request failed, and the host gave no code.", "Read the message."),
         "interrupted": Description(
-            "The call was taken back or cut off: it may have happened.",
+            "The call was cancelled or cut off: it may have happened.",
             "Look whether it happened before you call again."),
         "login_needed": Description(
             "A remote server wants a login that isn't there, has ended, or has too few rights. The call was not made.",
@@ -375,7 +375,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
         "record_limit": Description(
             "This run has recorded as much as `max_run_size` allows. The call was not made.",
-            "Go on in another run, or have the operator raise `max_run_size` in `[ledger]`."),
+            "Continue in another run, or have the operator raise `max_run_size` in `[ledger]`."),
         "reference_erased": Description(
             "The value behind a `vault://ref/` reference was erased.",
             "Get the value again."),
@@ -401,8 +401,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The message says why; `mcp-bridge servers list --start` shows what it printed."),
         "server_unauthorized": Description(
             "The server wants other credentials (401 or 403). The call was not made.",
-            "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client logs in "
-            "by itself."),
+            "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client "
+            "logs in automatically."),
         "server_unavailable": Description(
             "The server is disabled, misconfigured or unreachable, waits to be started again, or does not list the "
             "tools that it has by now. The call was not made.",
@@ -465,20 +465,20 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The disk is full or can't be written.",
             "Free space, or move the state directory.", _SCRIPT | _COMMAND),
         "files_full": Description(
-            "Artifacts and kept outputs have reached `max_files_size`.",
+            "Artifacts and stored outputs have reached `max_files_size`.",
             "The operator erases some, or raises `max_files_size` in `[ledger]`."),
         "memory_busy": Description(
             "Others changed the memory each time before a function of `update_memory` was applied.",
             "Call it again, or update different keys."),
         "too_many_artifacts": Description(
-            "The run has kept too many artifacts.",
+            "The run has saved too many artifacts.",
             "Put several files into one archive."),
         "too_many_memories": Description(
             "There are too many memories, or they are too large together.",
             "Delete some."),
         "unknown_artifact": Description("There is no such artifact.", "Run the script again.", _CLIENT),
         "unknown_output": Description(
-            "No such output is kept.",
+            "No such output is stored.",
             "Run the script again, and print less of it.", _CLIENT),
     }),
     Group("Inputs",
@@ -488,11 +488,12 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A file was written to, replaced or removed while it was read.",
             "Open it again once nobody writes to it."),
         "input_changed": Description(
-            "A run that goes on from its record, is replayed or rebuilt was given another file than there is now.",
-            "Put back the file that it was, or run the code anew. Nothing was done twice.", _SCRIPT | _CLIENT),
+            "A run that is resumed, replayed or rebuilt was given another file than there is now.",
+            "Restore the file as it was, or run the code again from the start. Nothing was done twice.",
+            _SCRIPT | _CLIENT),
         "input_refused": Description(
             "It is a link, a device, a socket, a FIFO or the bridge's own state, or its path leads elsewhere.",
-            "Hand in a copy, as a regular file."),
+            "Provide a copy, as a regular file."),
         "input_too_large": Description(
             "It has more files or bytes than `max_files` and `max_size` of its table allow.",
             "Ask for one file of it, as `NAME/FILE`, or have the operator raise the limit in `[files]`."),
@@ -558,8 +559,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A request has a field that is too long or of the wrong form, or a method that its path doesn't take.",
             "Read the message.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
         "bad_state": Description(
-            "What is kept of a program or an execution can't be used: it was changed, or another version wrote it.",
-            "Delete the program and save it again. The execution can't go on."),
+            "The stored state of a program or an execution can't be used: it was changed, or another version wrote it.",
+            "Delete the program and save it again. The execution can't be resumed."),
         "context_too_large": Description(
             "The context is too large, or has too many sensitive values.",
             "Pass less: a program can read large data by a tool.", exit_status=2),
@@ -568,16 +569,16 @@ GROUPS: Final[tuple[Group, ...]] = (
             'Leave these steps out, or set `denied_steps = "warn"` in `[programs]`.'),
         "effect_cancelled": Description(
             "The program no longer needs this effect.",
-            "Nothing: the program goes on without it.", _SCRIPT),
+            "Nothing: the program continues without it.", _SCRIPT),
         "invalid_program": Description(
             "The program is not valid.",
             "Fix what the message lists; see [Faults of a program](#faults-of-a-program).", exit_status=2),
         "narrowed": Description(
             "The execution may use servers that this script was not given.",
-            "Go on without `servers`, or with all that it was begun with.", _SCRIPT),
+            "Resume it without `servers`, or with all that it was started with.", _SCRIPT),
         "not_suspended": Description(
-            "The execution is not suspended, or somebody has resumed it.",
-            "See how it stands with `mcp-bridge execution show`."),
+            "The execution is not suspended, or has been resumed already.",
+            "See its status with `mcp-bridge execution show`."),
         "payload_too_large": Description("The payload is too large.", "Pass less.", _SCRIPT),
         "program_sensitive": Description(
             "The program has sensitive values where no reference can stand for them.",
@@ -624,7 +625,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "failed": Description("The effect or the step failed, and gave no code of its own.", "Read the message."),
         "no_target": Description("A condition has no target for this case.", "Give the step `then` and `otherwise`."),
         "not_allowed": Description(
-            "The model's answer is none of `allowed_outputs`.",
+            "The model's answer isn't one of `allowed_outputs`.",
             "Have the prompt name them, or add the answer."),
         "not_json": Description("A value can't be written as JSON.", "Pass text, numbers, lists and objects of them."),
         "not_pending": Description("The effect isn't pending.", "See what waits with `mcp-bridge execution show`."),
@@ -644,7 +645,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A value or a program is too large, or programs nest too deep; in the viewer: more than it takes or draws.",
             "Pass less, or split it.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
         "too_much_at_once": Description(
-            "One event would make the program do too much at once.",
+            "One event would make the program do too much in one step.",
             "Use smaller lists and fewer steps without effects."),
         "unknown_effect": Description("No such effect is awaited.", "Report it as a fault of the bridge."),
     }),
@@ -655,7 +656,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_condition": Description(
             "The condition can't be read, or has no answer.",
             "Write it as the message shows."),
-        "bad_reference": Description("The text is no reference.", "Write a reference such as `$items`."),
+        "bad_reference": Description("The text isn't a reference.", "Write a reference such as `$items`."),
         "bad_type": Description("The value has the wrong type.", "Use the type that the message names."),
         "duplicate_id": Description("Two steps have the same id.", "Give each its own."),
         "index_in_text": Description("Brackets in a text are text.",
@@ -702,21 +703,21 @@ GROUPS: Final[tuple[Group, ...]] = (
             "This can't be the name of an event.",
             "Use up to 200 printable characters, not a hyphen first, nor a space at an end.", exit_status=2),
         "bad_wait": Description(
-            "The end of the wait is no time, or too far away.",
+            "The end of the wait isn't a valid time, or is too far away.",
             "Wait for less than a year.", _SCRIPT),
         "event_timeout": Description(
             "The event did not come within the time-out of `wait_event`. It is a `TimeoutError`, too.",
             "Catch it, or wait for longer.", _SCRIPT),
         "nobody_waits": Description(
             "No execution waits for an event of this name, so it was not sent.",
-            "See what waits with `mcp-bridge execution list`. An event for one execution (`--execution ID`) is kept "
-            "until it is waited for.", _COMMAND),
+            "See what waits with `mcp-bridge execution list`. An event for one execution (`--execution ID`) "
+            "is stored until it is waited for.", _COMMAND),
         "too_many_events": Description(
             "Too many events that were sent to the execution have not been waited for.",
             "Send no more before the script has taken some, or cancel it."),
         "too_many_waits": Description(
-            "The script has waited as often as one script may.",
-            "Have a new script go on.", _SCRIPT),
+            "The script has reached the limit of waits for one script.",
+            "Continue in a new script.", _SCRIPT),
     }),
     Group("Approvals and calls in doubt",
         "Errors when a person answers a question, or settles a call that is in doubt.",
@@ -728,7 +729,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Several executions, questions or calls match the id.",
             "Write more of the id.", _COMMAND, exit_status=2),
         "approver_needed": Description(
-            "A principal that is no approver wants to decide.",
+            "A principal that isn't an approver tried to decide.",
             "Ask an approver, or set `approver = true` in `[principals.NAME]`.", _VIEWER),
         "not_in_doubt": Description(
             "No call of this execution, or not this one, is in doubt.",
@@ -884,7 +885,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "secrets_file_unwritable": Description(
             "The file of secrets can't be written.",
             "Free the disk, or set `MCP_BRIDGE_STATE_DIR`."),
-        "unknown_secret": Description("No such secret is kept.", "`mcp-bridge secret list` has them.", exit_status=2),
+        "unknown_secret": Description("No such secret is stored.", "`mcp-bridge secret list` has them.", exit_status=2),
     }),
     Group("Principals over HTTP",
         "Why a request over HTTP is refused for whoever sends it; and errors of `mcp-bridge principal`.",
@@ -897,7 +898,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A request has several credentials that contradict each other (400).",
             "Send one Authorization header, and the certificate of the same principal."),
         "bad_principal": Description(
-            "The name is none that a principal over HTTP can have.",
+            "The name can't be that of a principal over HTTP.",
             "Use 1 to 64 of a-z, 0-9, `-`, `_` and `.`, a letter or digit first, and not `local`.",
             _COMMAND, exit_status=2),
         "bad_token": Description(
@@ -913,8 +914,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The metrics name all principals, and this one may not see all.",
             "Set `sees_all` for the principal that Prometheus asks as."),
         "not_a_principal": Description(
-            "Whoever sends the request is known, and is none of the bridge's principals (403), or not any more: "
-            "what ran is cancelled, and what waits doesn't go on.",
+            "The sender is authenticated, but isn't (or is no longer) a principal of this bridge (403). Its "
+            "running executions are cancelled, and suspended ones can't be resumed.",
             "The operator adds them to `[principals]`.", _CLIENT | _COMMAND | _VIEWER),
         "too_many_failures": Description(
             "Too many requests with wrong credentials came from this address (429).",
@@ -943,8 +944,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A later version of this program wrote the ledger.",
             "Use that version, or another `state_dir`."),
         "database_unusable": Description(
-            "The ledger's file, or what is beside it, can't be read.",
-            "Read the reason; check its owner and mode, or go on with a backup.", _CLIENT | _COMMAND | _VIEWER),
+            "The ledger's file, or a file next to it, can't be read.",
+            "Read the reason; check its owner and mode, or restore a backup.", _CLIENT | _COMMAND | _VIEWER),
         "erasure_unfinished": Description(
             "The erasure is done, and something of the erased could not be removed yet.",
             "It is removed at the bridge's next start, or by the next `mcp-bridge erase`.", _COMMAND),
@@ -958,7 +959,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "ledger_behind": Description(
             "The ledger has less than it had: an older copy was put in its place.",
             "Keep a copy, and put the ledger back as it was, with its `-wal` file."),
-        "ledger_damaged": Description("The ledger is damaged.", "Go on with a backup: `mcp-bridge restore`."),
+        "ledger_damaged": Description("The ledger is damaged.", "Restore a backup: `mcp-bridge restore`."),
         "ledger_full": Description(
             "The ledger, or its disk, is full. Nothing new begins.",
             "`mcp-bridge erase`, or raise `max_size` in `[ledger]`; make room on the disk.",
@@ -983,7 +984,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Nothing.", _COMMAND),
         "nothing_to_erase": Description(
             "There is nothing of this to erase.",
-            "See what is kept with `mcp-bridge execution show`.", _COMMAND),
+            "See what is stored with `mcp-bridge execution show`.", _COMMAND),
         "restore_unfinished": Description(
             "A backup is being restored here, or that was cut off.",
             "Restore it again with `mcp-bridge restore FILE`."),
@@ -1006,21 +1007,21 @@ GROUPS: Final[tuple[Group, ...]] = (
         "What the verification of a log, an export, a proof or a checkpoint has found.",
         _COMMAND, {
         "bad_checkpoint": Description(
-            "A line is no checkpoint, or checkpoints don't follow each other.",
+            "A line isn't a checkpoint, or checkpoints don't follow each other.",
             "Take the file from its source again."),
         "bad_entry": Description(
             "An entry of the log is not well formed.",
             "Keep a copy of the file, and find out who has changed it."),
-        "bad_export": Description("The file is no export, or is cut off.", "Export the log again."),
-        "bad_note": Description("This is no signed note of a log.", "Take it from its source again."),
+        "bad_export": Description("The file isn't an export, or is cut off.", "Export the log again."),
+        "bad_note": Description("This isn't a signed note of a log.", "Take it from its source again."),
         "bad_proof": Description(
             "The proof does not show what it claims.",
             "Don't trust what it is about; ask for another."),
         "bad_signature": Description("A signature is wrong.", "Don't trust what it is about."),
         "other_log": Description("The checkpoint is of another log.", "Use a checkpoint of this log."),
         "retired_key": Description(
-            "A key that another has replaced has signed a later checkpoint: whoever has the old key can have made it.",
-            "Ask for a checkpoint that the log's present key has signed."),
+            "A replaced key has signed a later checkpoint: anyone who has the old key could have made it.",
+            "Ask for a checkpoint signed with the log's current key."),
         "rolled_back": Description(
             "A checkpoint has more entries than the log.",
             "Entries are missing: keep both, and find out why."),
@@ -1056,10 +1057,10 @@ GROUPS: Final[tuple[Group, ...]] = (
             "See whether it has this log's key, and whether its address is right."),
         "publish_unasked": Description(
             "The target accepts checkpoints and can't be asked for them.",
-            "Verify with `--checkpoint` and the notes that are kept there."),
+            "Verify with `--checkpoint` and the notes that are stored there."),
         "publish_unreachable": Description(
             "The target can't be reached, or does not answer.",
-            "Check the network. The bridge tries again by itself."),
+            "Check the network. The bridge retries automatically."),
         "witness_alone": Description(
             "The directory is a witness's, and has no ledger to back up.",
             "Stop the witness, and copy its files as the hint says."),
@@ -1072,13 +1073,13 @@ GROUPS: Final[tuple[Group, ...]] = (
         "witness_head_damaged": Description(
             "The file that says how much the witness has cosigned was changed.",
             "Put the directory back from a copy."),
-        "witness_key_missing": Description("The witness's key is gone.", "Put it back, or begin as another witness."),
+        "witness_key_missing": Description("The witness's key is gone.", "Restore it, or start as another witness."),
         "witness_key_unsafe": Description(
             "Others can read the witness's key.",
             "`chmod 600`; make a new key if somebody may have read it."),
         "witness_key_unusable": Description(
-            "The witness's key can't be made or read, or is no key.",
-            "Put it back from a backup."),
+            "The witness's key can't be made or read, or is invalid.",
+            "Restore it from a backup."),
         "witness_newer": Description(
             "A later version of this program wrote the witness's file.",
             "Use that version, or another `state_dir`."),
@@ -1096,15 +1097,15 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The backup could not be written, or not be read again.",
             "Read the reason, and try again."),
         "backup_newer": Description("A later version of this program wrote the backup.", "Use that version."),
-        "backup_unusable": Description("The file is no backup and no ledger.", "Name another one."),
+        "backup_unusable": Description("The file is neither a backup nor a ledger.", "Name another one."),
         "bad_identity": Description(
-            "A line is no identity of age.",
+            "A line isn't an age identity.",
             "Name a file as `mcp-bridge backup-key` writes it.", exit_status=2),
         "bad_passphrase": Description(
             "The passphrase is empty, was typed differently, or is not text.",
             "Type it again.", exit_status=2),
         "bad_recipient": Description(
-            "The text is no recipient of age.",
+            "The text isn't an age recipient.",
             "Name a key that begins with `age1`.", exit_status=2),
         "restore_busy": Description("Another restore into this directory is under way.", "Wait for its end."),
         "restore_exists": Description(
@@ -1148,10 +1149,10 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The demonstration's servers are not there.",
             "`make demo` in a checkout installs them."),
         "events_lost": Description(
-            "A client resumes a stream over HTTP of which nothing, or not the answer, is kept any longer "
+            "A client resumes an HTTP stream that is no longer stored, or whose answer isn't "
             "(`http.replay_size`). The request itself was handled.",
-            "The error has the execution, if it is known; the same call with the same idempotency key is answered "
-            "again and not made again.", _CLIENT),
+            "The error has the execution, if it is known; the same call with the same idempotency key returns "
+            "the same answer, and isn't made again.", _CLIENT),
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
         "request_id_in_use": Description(
             "A session's request has the id of another that isn't answered yet. It was not begun.",
@@ -1163,7 +1164,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "A request has more than `http.max_body_size`, or a body though it isn't a POST request.",
             "Send less, or have the operator raise the limit.", _CLIENT | _VIEWER),
         "script_missing": Description(
-            "There is no script, it can't be read, or there are two.",
+            "No script was given, it can't be read, or two were given.",
             "Give a file, `-c` or standard input.", exit_status=2),
         "token_needed": Description(
             "The request lacks the viewer's token.",
@@ -1174,7 +1175,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             _CLIENT | _COMMAND, exit_status=4),
         "too_many_clients": Description(
             "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow, "
-            "and nobody who has more has one to spare.",
+            "and no principal with more has an idle one.",
             "End sessions that aren't used, or raise the limit.", _CLIENT),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or has too many large ones in progress.",
@@ -1182,10 +1183,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
         "unknown_http_session": Description(
-            "A request over HTTP names a session that there isn't, or that has ended: it was ended, had no request for "
-            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun, but by an "
-            "earlier request whose stream was to be resumed.",
-            "Begin another with `initialize`, as the status 404 tells clients.", _CLIENT),
+            "A request over HTTP names a session that doesn't exist, or has ended: it was closed, had no "
+            "request for `http.session_idle_timeout`, or made room for another principal's. This request "
+            "started nothing; an earlier one, whose stream it resumes, may have.",
+            "Start another with `initialize`, as the status 404 tells clients.", _CLIENT),
         "unknown_path": Description(
             "The viewer or the server has nothing at this path.",
             "Follow the viewer's links. MCP is at `http.path`.", _VIEWER | _CLIENT),
@@ -1194,7 +1195,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Do what the message says; `--help` has all options.", exit_status=2),
     }),
     Group("What doctor finds",
-        "The `code` of a finding in `mcp-bridge doctor --json` that is no error of a command. An `ok` level says "
+        "The `code` of a finding in `mcp-bridge doctor --json` that isn't a command's error. An `ok` level says "
         "that all is well with it.",
         _DOCTOR, {
         "certificates": Description(

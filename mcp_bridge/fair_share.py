@@ -1,4 +1,4 @@
-"""Fair scheduling: one interpreter serves everybody, and whoever uses much of it yields to the others.
+"""Fair scheduling: one interpreter serves everybody, and a principal that uses much of it yields to the others.
 
 A *tenant* is an execution, or a server's connection. The work for a tenant is charged to it, in seconds of the
 interpreter. It may use some of them at once (`BURST_SECONDS`). A tenant that has used more is *over its share*: while

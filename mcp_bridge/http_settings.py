@@ -48,7 +48,7 @@ class HttpSettings(ConfiguredTable):
     viewer: Annotated[bool, Field(description=f"Serve the trace viewer to principals, at {VIEWER_PATH}/")] = False
     allowed_hosts: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)], ...],
-        Field(description="Names by which clients reach it, beside localhost, this machine's name and IP addresses"),
+        Field(description="Names by which clients reach it, besides localhost, this machine's name and IP addresses"),
     ] = ()
     allowed_origins: Annotated[
         tuple[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._\-\[\]:]+$", max_length=300)], ...],
@@ -72,7 +72,7 @@ class HttpSettings(ConfiguredTable):
     )
     read_timeout: Annotated[Seconds, Field(description="How long a request may take to arrive")] = 30.0
     write_timeout: Annotated[Seconds, Field(description="How long a client may go without reading its answer")] = 30.0
-    drain_timeout: Annotated[Seconds, Field(description="How long running calls may go on after SIGTERM")] = 20.0
+    drain_timeout: Annotated[Seconds, Field(description="How long running calls may continue after SIGTERM")] = 20.0
 
     @model_validator(mode="after")
     def _paths_differ(self) -> Self:

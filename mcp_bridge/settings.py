@@ -62,7 +62,7 @@ TABLES = ("policy", "tools", "programs", "secrets", "files", "projection", "mode
 
 OWN_TABLES = {
     "search": "its model would be sent your queries",
-    "telemetry": "its collector would be told what you run",
+    "telemetry": "its collector would learn what you run",
     "http": "it would say who reaches your bridge, and how",
     "sessions": "it would say how many containers your bridge keeps",
     "install": "it would say what your bridge installs",
@@ -197,12 +197,12 @@ class Settings(ConfiguredTable):
     max_output_size: Annotated[Size, Field(description="Most a script may print before it is ended")] = 32 << 20
     max_artifact_size: Annotated[Size, Field(description="Most a run may keep in files")] = 64 << 20
 
-    max_in_flight: Annotated[int, Field(ge=1, description="Tool calls of one run under way at once")] = 64
+    max_in_flight: Annotated[int, Field(ge=1, description="Concurrent tool calls of one run")] = 64
     max_calls: Annotated[int, Field(ge=1, description="Requests one run may make")] = 10_000
     max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
-    max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
+    max_concurrent: Annotated[int, Field(ge=1, description="Concurrent runs; further ones wait")] = 8
     resume_waits: Annotated[
-        bool, Field(description="Whether a server goes on by itself with what has waited long enough")
+        bool, Field(description="Whether a server automatically resumes executions whose wait is over")
     ] = True
     max_queued: Annotated[
         int, Field(ge=0, description="Runs of one principal that wait; further ones are refused as busy")
@@ -250,7 +250,7 @@ class Settings(ConfiguredTable):
     ] = "text"
     log_file: Annotated[HomePath | None, Field(description="A file that is logged to as well")] = None
 
-    ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
+    ledger: Annotated[LedgerConfig, Field(description="What is stored of executions; a table of the file")] = (
         LedgerConfig()
     )
 

@@ -298,7 +298,7 @@ class Header:
                 break
             stanzas.append(_Stanza(words[0], tuple(words[1:]), body))
             data += b"".join(lines)
-        raise damaged("its header is none")
+        raise damaged("its header is invalid")
 
     @property
     def wants_passphrase(self) -> bool:
@@ -321,7 +321,7 @@ class Header:
                     raise damaged(f"its passphrase asks for a work factor over {MAX_SCRYPT_LOG_N}, or for a salt amiss")
                 key = _unwrapped(_stretched(passphrase, salt, int(factor)), stanza.body)
             case _:
-                raise damaged("its header is none")
+                raise damaged("its header is invalid")
         if key is None:
             raise BridgeError(
                 "wrong_passphrase",
@@ -414,12 +414,12 @@ def _for_recipient(key: bytes, recipient: Recipient) -> bytes:
 def _opened(stanza: _Stanza, identity: Identity) -> bytes | None:
     share = _decoded(stanza.arguments[0].encode()) if len(stanza.arguments) == 1 else None
     if share is None or len(share) != _POINT_BYTES:
-        raise damaged("its header is none")
+        raise damaged("its header is invalid")
     try:
         secret = X25519PrivateKey.from_private_bytes(identity.secret)
         shared = secret.exchange(X25519PublicKey.from_public_bytes(share))
     except ValueError:
-        raise damaged("its header is none") from None
+        raise damaged("its header is invalid") from None
     salt = share + identity.recipient.point
     return _unwrapped(_derived(shared, salt, b"age-encryption.org/v1/X25519"), stanza.body)
 
@@ -432,7 +432,7 @@ def _wrapped(by: bytes, key: bytes) -> bytes:
 def _unwrapped(by: bytes, body: bytes) -> bytes | None:
     # The length first: a longer one could be made to open with many keys.
     if len(body) != _KEY_BYTES + _TAG_BYTES:
-        raise damaged("its header is none")
+        raise damaged("its header is invalid")
     try:
         return ChaCha20Poly1305(by).decrypt(_NO_NONCE, body, None)
     except InvalidTag:

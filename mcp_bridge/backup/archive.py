@@ -221,13 +221,13 @@ class Reader:
                 # A name that was long is cut off here, in the midst of a character perhaps.
                 info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except (tarfile.HeaderError, ValueError):
-                raise damaged("it has a header that is none") from None
+                raise damaged("it has an invalid header") from None
             if info.type == tarfile.GNUTYPE_LONGNAME and name is None and 0 < info.size <= _MAX_NAME_BYTES:
                 name = self._long_name(info.size)
             elif info.type == tarfile.REGTYPE and info.size >= 0:
                 return Member(info.name if name is None else name, info.size, int(info.mtime))
             else:
-                raise damaged("there is something in it that is no plain file")
+                raise damaged("it contains something that isn't a regular file")
 
     def _long_name(self, size: int) -> str:
         data = self._source.read(size + -size % BLOCK_BYTES)
@@ -236,7 +236,7 @@ class Reader:
                 return data[: size - 1].decode()
         except UnicodeDecodeError:
             pass
-        raise damaged("a name in it is none")
+        raise damaged("it contains an invalid file name")
 
 
 def _header(member: Member) -> bytes:

@@ -1,4 +1,4 @@
-"""A backup: all of a state directory that can't be found out anew, as one file.
+"""A backup: all of a state directory that can't be recreated, as one file.
 
 What a state directory holds is listed here, once: what a backup has, and what it hasn't. The ledger is copied first:
 what its entries tell of is on the disk before they are, so the files that are copied afterwards are all that it knows.
@@ -321,7 +321,9 @@ def read_private(path: Path) -> bytes | None:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 why = "is not a file that this user alone can read"
-                raise BridgeError("key_unusable", f"{path} {why}.", hint=f"chmod 600 {path}, if nobody has read it.")
+                raise BridgeError(
+                    "key_unusable", f"{path} {why}.", hint=f"chmod 600 {path}, if nobody else has read it."
+                )
             data = file.read(MAX_SMALL_BYTES + 1)
     except FileNotFoundError:
         return None
@@ -362,7 +364,7 @@ def _add(writer: archive.Writer, name: str, path: Path) -> bool:
         return False
     except OSError as exc:
         if exc.errno == errno.ELOOP:
-            # A link: somebody else's, and none of what is kept here.
+            # A link to somebody else's file: not part of the state.
             return False
         raise
     with os.fdopen(fd, "rb") as file:

@@ -1,4 +1,4 @@
-"""A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
+"""A state directory from a backup: everything is read, checked and staged first, and then put in its place.
 
 The ledger is placed last, and no bridge begins one while a restore is under way (`ledger.storage.restore_staging`). So
 a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
@@ -262,7 +262,7 @@ def _wanted(
         if name not in CAN_BE_LOST:
             raise BridgeError(
                 "bad_argument",
-                f"--lost {name[:100]}: without it nothing can go on.",
+                f"--lost {name[:100]}: nothing can be restored without it.",
                 hint=f"What can be lost: {' and '.join(CAN_BE_LOST)}.",
             )
     there: tuple[str, ...] = ()
@@ -297,7 +297,7 @@ def _require(
 def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     names = reader.first.get(what)
     if not isinstance(names, list) or not set(map(str, names)) <= set(KEYS):
-        raise damaged("the keys that it names are none")
+        raise damaged("its list of keys is invalid")
     return tuple(map(str, names))
 
 
@@ -312,7 +312,7 @@ def _added_keys(means: RestoreOptions) -> tuple[str, ...]:
 def _missing(names: Sequence[str]) -> BridgeError:
     return BridgeError(
         "key_missing",
-        f"The backup has no {', no '.join(names)}, without which its ledger can't go on.",
+        f"The backup has no {', no '.join(names)}, without which its ledger can't be continued.",
         hint="Put copies of them into a directory, and name it with --keys. Of one that is lost for good, say --lost"
         f" NAME ({' or '.join(CAN_BE_LOST)}).",
         missing=list(names),

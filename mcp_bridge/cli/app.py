@@ -20,13 +20,14 @@ from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads t
 app = typer.Typer(
     name="mcp-bridge",
     cls=Commands,
-    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio; at a "
-    "terminal, where no client is, it says what to type instead.",
+    help="One MCP tool, run_python, in front of every other MCP server. Without a command, it serves MCP on stdio; "
+    "if started in a terminal, it prints a hint instead.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: of run the script's own; of programs 0 success, 1 failed; of both 5 suspended. For all: "
-    "1 a failure; 2 usage; 3 no working sandbox, or ledger; 4 refused; 124 time-out; 130 interrupted.",
+    epilog="Exit status: run returns the script's own; programs return 0 (success) or 1 (failed); both return 5 if "
+    "suspended. Otherwise: 1 failure; 2 usage; 3 no working sandbox or ledger; 4 refused; 124 time-out; 130 "
+    "interrupted.",
 )
 
 
@@ -55,14 +56,17 @@ def serve(
     ctx: typer.Context,
     tools: Annotated[
         Literal["run_python", "programs"],
-        typer.Option(help="programs: tools for programs beside run_python, for clients that know no Python."),
+        typer.Option(help="programs: also offer the tools that run programs, for clients that don't write Python."),
     ] = "run_python",
     transport: Annotated[
         Literal["stdio", "http"],
         typer.Option(help="stdio: standard input and output. http: streamable HTTP, for clients that connect."),
     ] = "stdio",
     host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Where http listens; beyond this machine with authentication.")
+        str | None,
+        typer.Option(
+            metavar="HOST", help="The address to listen on. Any address but loopback requires authentication."
+        ),
     ] = None,
     port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="The port of http; 0 takes a free one.")
@@ -105,15 +109,15 @@ def run(
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     inputs: Annotated[
-        list[str] | None, typer.Option("--file", metavar="NAME", help="Hand in only these of your files; repeatable.")
+        list[str] | None, typer.Option("--file", metavar="NAME", help="Provide only these of your files; repeatable.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
     key: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Idempotency key: however often it is asked for, it runs once, and gives that run's result. One whose "
-            "process has died goes on where it was.",
+            help="Idempotency key: the script runs once; later calls with the key get the same result. If the "
+            "process died, the next call resumes the run.",
         ),
     ] = None,
     session: Annotated[
@@ -126,15 +130,15 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Make no call but those that only read; list the others, to be approved as a whole. The same without "
-            "it goes on.",
+            help="Make only read-only calls, and list the others for approval. Run the same code without --dry-run "
+            "to make them.",
         ),
     ] = False,
     package: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Have this package, such as polars==1.2, of those that install.allow lists; repeatable.",
+            help="Install this package, such as polars==1.2; it must be in install.allow. Repeatable.",
         ),
     ] = None,
     language: Annotated[
@@ -174,9 +178,9 @@ def ui(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="By default this machine alone, at port 0, which takes a free one, each time another. At a port that "
-            "is always the same, other users of this machine can listen while no viewer runs, and leave scripts in "
-            "your browser that read the next token.",
+            help="Default: loopback, on a free port that changes each time. On a fixed port, another user of this "
+            "machine could listen while no viewer runs, and leave a script in your browser that reads your "
+            "next token.",
         ),
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
@@ -195,9 +199,9 @@ def ui(
 def erase(
     ctx: typer.Context,
     execution: Annotated[
-        str | None, typer.Option(metavar="ID", help="What was kept of an execution, and of what holds its data.")
+        str | None, typer.Option(metavar="ID", help="Erase this execution, and those that hold its data.")
     ] = None,
-    subject: Annotated[str | None, typer.Option(metavar="NAME", help="What was kept of a subject's.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="Erase all data about this person.")] = None,
     ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
     reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,
     config: Config = None,
@@ -226,14 +230,14 @@ app.command("backup-key", epilog="Example:\n\nmcp-bridge backup-key ~/safe/backu
 @app.command(epilog="Examples:\n\nmcp-bridge replay 3f9a1c\n\nmcp-bridge replay 3f9a1c --program refund-2.yaml")
 def replay(
     ctx: typer.Context,
-    execution: Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")],
+    execution: Annotated[str, typer.Argument(metavar="ID", help="The execution's id, or any unique prefix of it.")],
     program: Annotated[
-        str | None, typer.Option(metavar="FILE|NAME", help="Another version: would it have done the same?")
+        str | None, typer.Option(metavar="FILE|NAME", help="Compare with another version of the program.")
     ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Run an execution again against its record, with no effects: does the one follow from the other?
+    """Replay an execution against its record, without effects, and report any difference.
 
     A script is run in a sandbox, and every call is answered from the record. The servers that it may use have to be
     configured; they are asked what tools they have, and may be started for that.
@@ -248,13 +252,13 @@ def trust(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="By default the one you are in.")] = Path(),
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask: you have looked at what is there.")] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take trust in the folder's files back.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Stop trusting the folder's files.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List what is trusted, and whether it has changed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a folder's mcp-bridge.toml, .mcp.json and other clients' files would do, and trust exactly that.
 
-    Before, and once a byte of them or of what they load has changed, they take no part.
+    They are ignored until you trust them, and again once they or a file that they load changes.
     """
     from mcp_bridge.cli import configuration_loading
     from mcp_bridge.cli.commands import trust as work
@@ -279,14 +283,14 @@ def install(
     ctx: typer.Context,
     client: Program,
     project: Annotated[
-        bool, typer.Option("--project", help="Into the file of the folder you are in, not into your own.")
+        bool, typer.Option("--project", help="Edit the file of the current folder instead of your own.")
     ] = False,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the bridge is called there.")] = "bridge",
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Move the client's other servers behind the bridge.")
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Take it back: the entry, and the servers that were moved.")
+        bool, typer.Option("--uninstall", help="Remove the entry, and move the servers back.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     config: Config = None,
@@ -319,7 +323,11 @@ def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> 
 def uninstall(
     ctx: typer.Context,
     state: Annotated[
-        bool, typer.Option("--state", help="Also the record with its keys, secrets, artifacts and memories, for good.")
+        bool,
+        typer.Option(
+            "--state",
+            help="Also delete the state directory (record, keys, secrets, artifacts, memories). This can't be undone.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     config: Config = None,
@@ -347,7 +355,10 @@ def witness(
     ctx: typer.Context,
     log: Annotated[list[str], typer.Option(metavar="VKEY", help="The key of a ledger to trust; repeatable.")],
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="It speaks plain HTTP: beyond this host, put TLS before it.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="The address to listen on. Plain HTTP: beyond this host, put TLS in front of it."
+        ),
     ] = "127.0.0.1:8377",
     name: Annotated[str | None, typer.Option(metavar="NAME", help="By default one made from its key.")] = None,
     config: Config = None,

@@ -191,7 +191,7 @@ def drive(
     if as_json:
         print_json(record)
     elif settled and record["status"] == "interrupted":
-        terminal_output.echo(f"settled; it goes on with: {terminal_output.command(f'execution resume {ident}', named)}")
+        terminal_output.echo(f"settled; resume it with: {terminal_output.command(f'execution resume {ident}', named)}")
     else:
         terminal_output.outcome(record, ident, named)
     return record

@@ -60,11 +60,11 @@ def warn_of_plain_http(listener: socket.socket, can: str, better: str) -> None:
 
     Args:
         listener: The listening socket.
-        can: What whoever can read the network can do.
+        can: What anyone who can read the network can do.
         better: What to do instead: a sentence's end.
     """
     if not is_loopback(listener):
         terminal_output.echo_err(
-            f"mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can {can}. "
+            f"mcp-bridge: warning: this is plain HTTP beyond this machine: anyone who can read the network can {can}. "
             f"Better: {better}"
         )

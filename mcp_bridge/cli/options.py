@@ -10,7 +10,10 @@ import typer
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, PROGRAMS, ClientName
 
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Instead of your own, and a trusted ./mcp-bridge.toml.")
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Use this file instead of your configuration and the folder's mcp-bridge.toml."
+    ),
 ]
 """Accepted before and after a command; the latter takes precedence."""
 

@@ -136,8 +136,9 @@ def refusing_targets(targets: Iterable[str], left: str) -> list[str]:
         return []
     return [
         (
-            f"Its checkpoints went to: {names}. What has seen more of the log than {left} refuses it from now on, and"
-            " `audit verify` fails: name a new file or another witness instead ([[ledger.publish]])."
+            f"Its checkpoints went to: {names}. A target that has seen more than {left} refuses the log from "
+            "now on, and `audit verify` fails: name a new file or another witness instead "
+            "([[ledger.publish]])."
         )
     ]
 
@@ -314,4 +315,4 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     for line in unresolved(record):
         echo_err(f"  {line}")
     if record["status"] == "interrupted":
-        echo_err(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")
+        echo_err(f"  it was interrupted; resume it with: {command(f'execution resume {ident}', config)}")

@@ -235,15 +235,15 @@ def _missing_lines(record: VerdictRecord) -> list[str]:
     if record.get("artifacts"):
         lines.append(f"{record['artifacts']} artifacts are as they were when their executions ended")
     if not record.get("opened", True):
-        lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
+        lines.append("payloads and tables were not decrypted: the log's master key is not here")
     return lines
 
 
 def _key_lines(record: VerdictRecord) -> list[str]:
     """Lines about keys that nobody vouches for."""
     lines = [
-        f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: whoever trusts the one "
-        "has to be told of the other"
+        f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: anyone who "
+        "trusts the old key needs the new one from you"
         for row in record.get("lost", ())
     ]
     if (foreign := record.get("foreign_public_key")) is not None:
@@ -259,17 +259,19 @@ def _elsewhere_lines(record: VerdictRecord) -> list[str]:
     agreeing = [row for row in targets if row["status"] == "agrees"]
     lines = []
     if record.get("compared"):
-        lines.append(f"agrees with {record['compared']} checkpoints that were kept elsewhere")
+        lines.append(f"agrees with {record['compared']} checkpoints that were stored elsewhere")
     elif "entry" not in record and record["authenticated"] and not record["witnesses"] and not agreeing:
-        lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
+        lines.append(
+            "not checked against a checkpoint stored elsewhere: anyone with the log's key could have rewritten it"
+        )
     lines += [_cosigned_line(row, record["size"]) for row in record["witnesses"]]
     lines += [f"cosigned nothing of this: {key.partition('+')[0]}" for key in record["silent"]]
     lines += [f"agrees with the {row['target']}, which has seen {row['size']} entries" for row in agreeing]
     for row in targets:
         if row["error"] is not None:
-            lines.append(f"NOT held against the {row['target']}: {row['error']['message']}")
+            lines.append(f"NOT compared with the {row['target']}: {row['error']['message']}")
         elif row["status"] == "empty":
-            lines.append(f"NOT held against the {row['target']}: it holds no checkpoint of this log yet")
+            lines.append(f"NOT compared with the {row['target']}: it holds no checkpoint of this log yet")
     if record.get("offline"):
         lines.append("none of [[ledger.publish]] was asked (--offline): a roll-back to an earlier time isn't found so")
     return lines

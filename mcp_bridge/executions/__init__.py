@@ -1,1 +1,1 @@
-"""Durable executions of scripts and programs: how they begin, are kept, suspended, resumed, settled and replayed."""
+"""Durable executions of scripts and programs: how they start, are stored, suspended, resumed, settled and replayed."""

@@ -135,7 +135,7 @@ async def decide(
             raise BridgeError(
                 "not_suspended",
                 "The step that asked for this decision has timed out.",
-                hint=f"`mcp-bridge execution resume {row.execution}` goes on from there.",
+                hint=f"`mcp-bridge execution resume {row.execution}` continues from there.",
             )
         status = "gone" if question.execution is None else effective_status(question.execution)
         raise not_suspended(row.execution, f"nobody waits for this decision any more: it is {status}")

@@ -455,8 +455,9 @@ def unknown_output(execution: str, name: str) -> BridgeError:
     """The error for an output that isn't kept, or that is of another principal's execution."""
     return BridgeError(
         "unknown_output",
-        f"No output {name[:50]!r} is kept of the execution {execution[:50]!r}.",
-        hint="Only what an answer had to cut is kept, for some days. Run the script again, and print less of it.",
+        f"The execution {execution[:50]!r} has no stored output {name[:50]!r}.",
+        hint="Only output that an answer had to cut is stored, for some days. Run the script again, and print less "
+        "of it.",
     )
 
 

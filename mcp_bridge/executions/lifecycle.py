@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class SuspendedRunExistsError(BridgeError):
-    """A run of the same code waits, or has a result that nobody was given, so no other was stored. `not_recorded`."""
+    """A run of the same code is suspended, or has an undelivered result, so no other was stored. `not_recorded`."""
 
     def __init__(self) -> None:
-        super().__init__("not_recorded", "A run of the same code waits, or has a result that nobody was given.")
+        super().__init__("not_recorded", "A run of the same code is suspended, or has an undelivered result.")
 
 
 class Lifecycle:

@@ -155,7 +155,7 @@ class Memories:
             return False, None, []
         except (OSError, ValueError, KeyError, TypeError):
             raise BridgeError(
-                "bad_memory", f"The file of the memory {key!r} is damaged.", hint="Save it anew."
+                "bad_memory", f"The file of the memory {key!r} is damaged.", hint="Save it again."
             ) from None
 
     def delete(self, key: str) -> bool:

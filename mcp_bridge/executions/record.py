@@ -138,8 +138,8 @@ class CellFields(TypedDict):
 
 
 PREVIOUS_RESULT_NOTICE = (
-    "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
-    "use another key to run the code anew"
+    "nothing was run: this is the result of the run {}, which used the same idempotency key; use another key "
+    "to run the code again"
 )
 """The notice for a record that is `is_previous_result`, as a format with the execution's id."""
 

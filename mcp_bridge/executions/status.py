@@ -50,7 +50,7 @@ def refuse_erased(stored: StoredExecution) -> None:
     if stored.status == ERASED:
         raise BridgeError(
             "erased",
-            f"The execution {stored.id} is erased: that it was there is all that is kept.",
+            f"The execution {stored.id} was erased; only its existence is still recorded.",
             execution=stored.id,
         )
 
@@ -83,7 +83,7 @@ def require_resumable(stored: StoredExecution) -> str:
     status = effective_status(stored)
     if status == "running":
         raise not_suspended(
-            stored.id, status, f"Somebody drives it: end it there, or wait until it ends. {RUNNING_APPROVAL_HINT}"
+            stored.id, status, f"Another process runs it: end it there, or wait until it ends. {RUNNING_APPROVAL_HINT}"
         )
     if status not in RESUMABLE:
         raise not_suspended(stored.id, status)

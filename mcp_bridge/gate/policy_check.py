@@ -523,8 +523,8 @@ def _with_untold(schema: Mapping[str, Any], judged: dict[str, Any]) -> dict[str,
 def _outdated(names: ToolNames) -> BridgeError:
     return BridgeError(
         "approval_outdated",
-        f"What a person has approved of is not what {names} would be given now: its server lists it otherwise.",
-        hint="Nothing was called. Start it anew, and have it approved as it is.",
+        f"A person approved a call of {names} as its server listed it then; the server lists it differently now.",
+        hint="Nothing was called. Run it again, and have the current version approved.",
         tool=str(names),
     )
 

@@ -97,7 +97,7 @@ class TokenStore:
     """
 
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = SecretFile(state_dir, PRINCIPAL_TOKENS_FILE_NAME, "make the tokens anew")
+        self._file = SecretFile(state_dir, PRINCIPAL_TOKENS_FILE_NAME, "make new tokens")
         self._clock = clock
 
     def stamp(self) -> object | None:
@@ -261,7 +261,7 @@ class TokenStore:
             raise BridgeError(
                 "secrets_file_damaged",
                 f"{self._file.path} is not what this version writes.",
-                hint="Move it away and make the tokens anew.",
+                hint="Move it away and make new tokens.",
                 file=str(self._file.path),
             ) from None
 

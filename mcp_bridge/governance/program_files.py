@@ -134,7 +134,7 @@ def read_file(file: Path, trusted: Content | None = None) -> Any:
         BridgeError: `bad_program`: it can't be read, or isn't what its name says; `folder_changed`.
     """
     if file.suffix not in SUFFIXES:
-        raise _bad(f"{file} is none of {', '.join(SUFFIXES)}", file, None)
+        raise _bad(f"{file} isn't one of {', '.join(SUFFIXES)}", file, None)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise _bad(f"{file} has more than {MAX_BYTES} bytes", file, None)

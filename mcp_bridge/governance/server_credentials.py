@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def login_store(settings: Settings) -> LoginStore:
     """Where the user's logins to remote servers are kept: beside the secrets, or with them in the keyring."""
     state = settings.state_dir
-    secrets = SystemKeyring() if settings.logins == "keyring" else SecretFile(state, LOGINS_FILE_NAME, "log in anew")
+    secrets = SystemKeyring() if settings.logins == "keyring" else SecretFile(state, LOGINS_FILE_NAME, "log in again")
     return LoginStore(secrets, state)
 
 

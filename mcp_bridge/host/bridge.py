@@ -251,7 +251,7 @@ class Bridge:
         if start is None:
             return self._view(principal, principal if now is None else restricted(principal, now))
         if now is None:
-            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+            raise BridgeError("not_a_principal", "You aren't a principal of this bridge.")
         return self._view(start, restricted(principal, now))
 
     def _view(self, start: Principal, principal: Principal) -> Bridge:
@@ -294,8 +294,8 @@ class Bridge:
         if not has_table and (name in shared.governance.principals or not shared.admits_without_table(name)):
             raise BridgeError(
                 "not_a_principal",
-                f"{name} isn't a principal of this bridge any more, so what it has begun doesn't go on: it has no "
-                "table in the configuration, and no good token that was made without one.",
+                f"{name} is no longer a principal of this bridge, so its executions can't be resumed: it has "
+                "no [principals] table, and no valid token that was made without one.",
                 hint=f"Write [principals.{name}] into your configuration, with what it may do"
                 + ("; or cancel it." if execution.kind == "script" else ": cancelling it may undo its steps."),
             )
@@ -506,9 +506,9 @@ class Bridge:
             code: Its source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
-            key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
-                whose process has died, or for which something has come about that it waits for, goes on. Without
-                one, what waits of the same code goes on.
+            key: Idempotency key: the script runs once; later callers get the same result. An interrupted run, or a
+                suspended one that can proceed, is resumed. Without a key, a suspended run of the same code is
+                resumed.
             starter: Who asks. The keys of agents are others than those of operators.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.

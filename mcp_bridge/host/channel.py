@@ -485,7 +485,9 @@ class HostChannel:
             # At once, and before the next frame is read: what is over the limit takes no place and no memory.
             self._refused += 1
             if self._refused > max(self._limits.total, MIN_REFUSALS):
-                raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
+                raise TooManyRequestsError(
+                    f"The script continued after {self._refused - 1} refusals: {refusal.message}"
+                )
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
             self._writer.post(jsonrpc.encode(error_response(number, refusal)))
             return None

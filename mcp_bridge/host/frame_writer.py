@@ -1,4 +1,4 @@
-"""Writes frames to one guest: at once where its pipe takes them, and otherwise in a task that nobody waits for."""
+"""Writes frames to one guest: immediately where its pipe takes them, and otherwise in a background task."""
 
 from __future__ import annotations
 

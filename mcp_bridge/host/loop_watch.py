@@ -1,4 +1,4 @@
-"""What has held the event loop: one loop serves every execution, so whoever holds it holds up all of them.
+"""What has held the event loop: one loop serves every execution, so what holds it holds up all of them.
 
 Each turn of the loop is measured from the end of one wait for events to the beginning of the next. A turn over
 `HELD_SECONDS` is counted and logged, once a cause and minute and when it is much longer than those before it (as a

@@ -62,9 +62,9 @@ class PoolReport:
         process = f"process {owner.pid}" if owner else "a process"
         return (
             f"The bridge of {process} has {self.ready} containers ready and starts {self.starting}; it keeps "
-            f"{self.target}, and at most {self.ceiling}. Of its executions {self.hits} got one at once, {self.waits} "
-            f"waited for one, and {self.misses} found none. Containers had waited {self.age:.0f} s (median); "
-            f"{self.lost} were lost, and {self.retired} given up."
+            f"{self.target}, and at most {self.ceiling}. Of its executions {self.hits} got one immediately, "
+            f"{self.waits} waited for one, and {self.misses} found none. Containers had waited "
+            f"{self.age:.0f} s (median); {self.lost} were lost, and {self.retired} given up."
         )
 
 

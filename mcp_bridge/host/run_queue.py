@@ -1,4 +1,4 @@
-"""The queue of runs: so many run at once, so many more of each principal wait; further ones are refused as `busy`.
+"""The queue of runs: so many run concurrently, so many more of each principal wait; further ones are refused as `busy`.
 
 A free place goes to the principal that has the fewest runs under way; among equals, to the one that got its last place
 the longest ago. So a principal that asks for many runs waits behind its own, and not in front of others'.

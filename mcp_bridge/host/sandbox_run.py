@@ -365,7 +365,7 @@ class SandboxRun:
                 for message in self._leftovers:
                     self._outputs.write(message)
             except WireError as exc:
-                logger.debug("what process 1 sent of the output is none: %s", exc)
+                logger.debug("invalid output message from process 1: %s", exc)
             except OutputLimitError as exc:
                 if self._ending is None:
                     self._over_output(exc)
@@ -588,7 +588,7 @@ class SandboxRun:
             )
         elif code is None:
             record.status = "channel_closed"
-            error = BridgeError("channel_closed", "The script closed its channel to the bridge and went on.")
+            error = BridgeError("channel_closed", "The script closed its channel to the bridge and continued.")
         else:
             error = BridgeError(
                 "interpreter_exited", f"The interpreter left with status {code} before the script's end (os._exit?)."
@@ -611,10 +611,11 @@ _GOES_ON = frozenset({"suspended", "sandbox_lost"})
 
 
 def _files_lost(count: int, *, is_cell: bool) -> str:
-    of_earlier = ", except what earlier cells had left there, which is kept" if is_cell else ""
+    of_earlier = ", except what earlier cells had left there, which is saved" if is_cell else ""
     return (
-        f"{count} file{'' if count == 1 else 's'} in /workspace/out went with the sandbox{of_earlier}: they are kept"
-        f" when a {'cell' if is_cell else 'script'} ends by itself, and artifact(path) keeps one at once"
+        f"{count} file{'' if count == 1 else 's'} in /workspace/out were lost with the sandbox{of_earlier}: "
+        f"they are saved when a {'cell' if is_cell else 'script'} ends by itself, and artifact(path) saves one "
+        "immediately"
     )
 
 

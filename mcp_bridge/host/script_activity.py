@@ -1,4 +1,4 @@
-"""Whether a script that waits is still busy: its sandbox is ended only once nothing goes on in it.
+"""Whether a script that waits is still busy: its sandbox is ended only once nothing runs in it.
 
 It is busy while it asks the host for something; and while it waits for a time or an event, also while it computes, and
 while a timer of its own is about to end. The guest is asked for these (`guest.waits.activity`).

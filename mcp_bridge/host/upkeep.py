@@ -1,4 +1,4 @@
-"""What runs beside a bridge's executions: checkpoints are published, and what is older than it may be is erased."""
+"""What runs alongside a bridge's executions: checkpoints are published, and what is older than it may be is erased."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def inputs_from_toml(
     if not isinstance(table, dict):
         raise bad_config("is a table", file, "files", hint='Write [files] and NAME = "PATH".')
     if len(table) > MAX_INPUTS:
-        raise bad_config(f"has more than {MAX_INPUTS} names", file, "files", hint="Hand in a folder.")
+        raise bad_config(f"has more than {MAX_INPUTS} names", file, "files", hint="Provide a folder.")
     found: dict[str, InputSource] = {}
     folded: dict[str, str] = {}
     private = Path(os.path.realpath(state_dir))
@@ -133,7 +133,7 @@ def _source(name: str, entry: Any, file: Path | None, base: Path, private: Path,
             hint="Write it into your own configuration, if you mean it.",
         )
     if root.is_relative_to(private):
-        raise bad_config("is in the state directory, of which nothing is handed in", file, "files", name)
+        raise bad_config("is in the state directory, of which nothing is provided to scripts", file, "files", name)
     parts = tuple(pattern.split("/")) if pattern else ()
     if len(parts) > MAX_GLOB_PARTS or any(part in {"", ".", ".."} for part in parts):
         raise bad_config(

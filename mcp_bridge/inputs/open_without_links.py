@@ -141,7 +141,7 @@ def refuse_private(source: InputSource, status: os.stat_result) -> None:
         except OSError:
             return
         if (private.st_dev, private.st_ino) == (status.st_dev, status.st_ino):
-            raise RefusedError("is the bridge's own state, which isn't handed in")
+            raise RefusedError("is the bridge's own state, which isn't provided to scripts")
 
 
 def _descend(opened: list[int], name: str) -> None:

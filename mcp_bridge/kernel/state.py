@@ -122,7 +122,7 @@ def _of(kind: type | tuple[type, ...], value: Any) -> Any:
 def _one_of(names: Any, value: Any) -> Any:
     """The value, if it is one of the names of a literal type."""
     if value not in get_args(names):
-        raise ValueError(f"{str(value)[:60]!r} is none of {', '.join(get_args(names))}")
+        raise ValueError(f"{str(value)[:60]!r} isn't one of {', '.join(get_args(names))}")
     return value
 
 

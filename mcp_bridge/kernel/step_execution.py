@@ -1,4 +1,4 @@
-"""What a transition does: starts steps, takes their results, and goes on until every task waits again.
+"""What a transition does: starts steps, takes their results, and continues until every task waits again.
 
 A result climbs: from a task to the group that it belongs to, or to its level; from a level that has ended to the task
 that runs it. Then the levels advance. `machine` says which event leads here.

@@ -1,1 +1,1 @@
-"""What happened, and what goes on later: entries in the order of events, programs kept, executions suspended."""
+"""What happened, and what is to be resumed: entries in the order of events, saved programs, suspended executions."""

@@ -172,7 +172,7 @@ def _key(key: Any) -> str:
 def _leaf(value: Any) -> Any:
     """Serialize other types by pydantic's rules: models, dataclasses, dates, enumerations, sets."""
     if value is PENDING:
-        raise ResultError("is PENDING, which a tool must return by itself and not inside of something")
+        raise ResultError("is PENDING, which a tool must return alone and not inside of something")
     if isinstance(value, Iterator):
         raise ResultError(f"is a {type(value).__name__}; a list is needed")
     try:

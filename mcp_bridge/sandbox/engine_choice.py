@@ -311,7 +311,7 @@ class _Search:
             self._add_finding(
                 "warning",
                 "memory_not_enforced",
-                "The memory limit holds for each process by itself, not for a sandbox as a whole.",
+                "The memory limit holds for each process separately, not for a sandbox as a whole.",
                 mend,
             )
         if not held.pids:

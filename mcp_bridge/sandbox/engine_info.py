@@ -187,7 +187,7 @@ def _environment(findings: list[Finding]) -> dict[str, str]:
             "warning",
             "runtime_directory",
             f"XDG_RUNTIME_DIR is {named}, which this user can't use; {own} stands in.",
-            "Log in anew rather than by `su`, or unset XDG_RUNTIME_DIR.",
+            "Log in directly rather than by `su`, or unset XDG_RUNTIME_DIR.",
         )
     )
     return {"XDG_RUNTIME_DIR": str(own)}

@@ -30,7 +30,7 @@ def cancelled_call(code: Code, why: str, *, execution: str | None, goes_on: bool
         goes_on: Whether that goes on without the call.
     """
     subject = "The call" if execution is None else f"The call's execution {execution}"
-    what = "goes on" if goes_on else "was cancelled. What it had done stays done"
+    what = "continues" if goes_on else "was cancelled. What it had done stays done"
     has_it = f"show {execution}" if execution else "list"
     hint = f"`mcp-bridge execution {has_it}` has it. Ask again where it may be done again."
     error = BridgeError(code, f"{why} {subject} had begun, and {what}.", hint=hint)

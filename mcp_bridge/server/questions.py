@@ -261,7 +261,7 @@ class Conversations:
         if params.request_state is not None:
             parked = self._parked.get((principal, params.request_state))
             if parked is None:
-                raise MCPError(types.INVALID_PARAMS, "This call doesn't wait for answers (any more); begin it anew.")
+                raise MCPError(types.INVALID_PARAMS, "This call doesn't wait for answers (any more); start it again.")
             if not parked.is_of(params):
                 message = (
                     "[bad_argument] This requestState is of a call with other arguments, which still waits. Nothing "

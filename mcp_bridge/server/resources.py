@@ -219,7 +219,7 @@ async def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
     most = bridge.settings.max_output_chars - NEXT_CHARS
     text, following = await bridge.own_files.read_output(execution, name, int(start), most)
     if following is not None:
-        text += f"\n[… goes on: {address}?start={following} …]"
+        text += f"\n[… continues: {address}?start={following} …]"
     return types.TextResourceContents(uri=uri, text=text, mime_type="text/plain")
 
 

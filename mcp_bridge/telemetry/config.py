@@ -32,7 +32,7 @@ class TelemetryConfig(ConfiguredTable):
         Field(ge=0, allow_inf_nan=False, description="Seconds between two transmissions of metrics; 0 for none"),
     ] = 60.0
     over_http: Annotated[
-        bool, Field(strict=True, description="Serve metrics beside MCP over HTTP, to principals that may see all")
+        bool, Field(strict=True, description="Serve metrics alongside MCP over HTTP, to principals that may see all")
     ] = False
     listen: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""What happens in this process, told to whoever counts it: the metrics of Prometheus, and those of OpenTelemetry.
+"""What happens in this process, reported to those that count it: the metrics of Prometheus, and those of OpenTelemetry.
 
 Everything told comes from small sets: statuses and error codes, names from the configuration. No argument, result or
 name that a client or script has chosen is told. An observer is called on the event loop and on the ledger's writing

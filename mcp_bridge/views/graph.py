@@ -201,7 +201,7 @@ def _step_lines(step: Step, row: dict[str, Any]) -> Iterator[str]:
 
 def _bounds(step: Step) -> Iterator[str]:
     if isinstance(step, ParallelStep | MapStep) and step.max_concurrency is not None:
-        yield f"at most {step.max_concurrency} at once"
+        yield f"at most {step.max_concurrency} concurrently"
     if step.retry.attempts > 1:
         yield f"up to {step.retry.attempts} attempts"
     if step.on_error == "skip":

@@ -88,7 +88,7 @@ class TrustStore:
         if self.directory.resolve().is_relative_to(folder) and not Path.home().is_relative_to(folder):
             raise BridgeError(
                 "trust_unusable",
-                f"What is trusted is kept in {self.directory}, and that is in the folder itself.",
+                f"The list of trusted folders is in {self.directory}, which is in the folder itself.",
                 hint="Set MCP_BRIDGE_STATE_DIR to a directory elsewhere, or name the file with --config.",
                 file=str(file),
             )
@@ -214,8 +214,8 @@ def _decoded(record: Any) -> Entry | None:
 def _unusable(path: Path, reason: str) -> BridgeError:
     return BridgeError(
         "trust_unusable",
-        f"What is trusted can't be told by {path}: {reason}.",
-        hint="See to the owner and mode of it and of its directory, or remove it and trust anew.",
+        f"{path}, which lists what is trusted, can't be used: {reason}.",
+        hint="See to the owner and mode of it and of its directory, or remove it and trust the folders again.",
         file=str(path),
     )
 

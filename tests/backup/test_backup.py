@@ -227,7 +227,7 @@ def test_what_is_restored_goes_on(till, kind):
     assert file.stat().st_mode & 0o777 == 0o600
     put_away(till)
     said = till.run("restore", file, *options, stdin=stdin).out
-    assert "Executions that can go on: 1 suspended" in said
+    assert "Executions that can be resumed: 1 suspended" in said
     assert not (till.state / RESTORING).exists()
     with open_ledger(till.path) as ledger:
         *before, last = ledger.entries()
@@ -640,7 +640,7 @@ def test_bad_arguments_make_nothing(till):
 
 def test_a_short_passphrase_is_warned_of(till):
     told = till.run("backup", "--passphrase", till.folder / "backup", stdin=b"1234")
-    assert "find a passphrase as short as this" in told.err
+    assert "guess a passphrase as short as this" in told.err
 
 
 # --- where the master key is elsewhere ---
@@ -684,7 +684,7 @@ def test_a_witness_key_is_not_restored_without_what_it_has_cosigned(till):
 
 def test_what_restore_refuses_for_what_is_lost_is_refused_where_it_is_only_tried(till):
     file, options, _ = made(till, "without keys")
-    for lost, words in ((("master.key", KEY_FILE), "can go on"), ((OLD_KEY,), "needs none")):
+    for lost, words in ((("master.key", KEY_FILE), "can be restored without it"), ((OLD_KEY,), "needs none")):
         given = [word for name in lost for word in ("--lost", name)]
         till.says("restore", "--check", file, *given, code=2, words=["bad_argument", words])
     put_away(till)

@@ -559,7 +559,7 @@ def test_a_value_loses_one_newline_and_nothing_else(desk):
 
 def test_a_secret_that_no_tool_gets_is_kept_with_a_word_about_it(desk):
     ended = desk.says("secret", "set", "lonely", code=0, stdin=b"some-value", words=["[secrets.lonely]"])
-    assert ended.out == "lonely is kept in the file\n"
+    assert ended.out == "lonely is stored in the file\n"
     assert "not configured" in desk.run("secret", "list").out
 
 
@@ -638,7 +638,7 @@ def test_a_typed_secret_is_asked_for_twice_without_an_echo(desk):
     screen.until("Again: ")
     assert b"typed-value" not in screen.shown
     screen.type("typed-value\n")
-    assert screen.end() == ("typed is kept in the file\n", 0)
+    assert screen.end() == ("typed is stored in the file\n", 0)
     screen = Screen(desk, "secret", "set", "typed")
     screen.until("Value of typed: ")
     screen.type("one-value\n")
@@ -746,7 +746,9 @@ def test_what_is_wrong_elsewhere_is_a_usage_error_of_check(desk):
 def test_tools_of_servers_that_nobody_has_listed_are_not_called_unknown(desk):
     desk.configure(POLICY + '[servers.git]\ncommand = "/nowhere/at-all"\n')
     shown = desk.run("policy", "check").out
-    assert shown == "note: rules weren't held against the tools of git: nobody has listed them yet; --start does.\n"
+    assert shown == (
+        "note: rules weren't checked against the tools of git: they haven't been listed yet; --start does.\n"
+    )
     desk.run("policy", "check", "--strict")
     assert "could not be listed" in desk.run("policy", "check", "--start").out
 

@@ -615,7 +615,7 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     assert process.returncode == -signal.SIGKILL
     (row,) = desk.run("execution", "list", "--status", "interrupted", "--json").json["executions"]
     assert desk.run("execution", "list", "--status", "running", "--json").json["executions"] == []
-    assert "it goes on with" in desk.run("execution", "show", row["id"]).out
+    assert "resume it with" in desk.run("execution", "show", row["id"]).out
     # Whether the crash was an effect is in doubt: it isn't done again.
     record = desk.run("execution", "resume", row["id"], "--json", code=exit_statuses.SUSPENDED).json
     assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "in_doubt")

@@ -643,7 +643,7 @@ def test_of_opencodes_files_a_whole_server_is_copied_and_a_part_stays(user):
 
 def test_a_server_that_is_to_lack_a_variable_stays(user):
     user.file("vscode", '{"servers": {"a": {"command": "a", "env": {"X": null}}, "b": {"command": "b"}}}')
-    assert "its env takes away X" in user.done("install vscode --take-over --yes")
+    assert "its env unsets X" in user.done("install vscode --take-over --yes")
     assert set(tomllib.loads(user.config.read_text())["servers"]) == {"b"}
 
 
@@ -1292,7 +1292,15 @@ def test_a_service_is_added_by_its_document(user):
     assert user.run("servers add both --openapi a.json --url https://api.example.com/mcp").exit_code == 2
 
 
-@pytest.mark.parametrize("line", ["servers add x --url ftp://x", "servers add x --url https://u:p@example.com", "servers add x --openapi https://example.com/a#b", "servers add x --url https://example.com --header 'Host=x'", "servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line", [
+        "servers add x --url ftp://x",
+            "servers add x --url https://u:p@example.com",
+                "servers add x --openapi https://example.com/a#b",
+                    "servers add x --url https://example.com --header 'Host=x'",
+                        "servers add x",
+                            "servers add x --env A -- y",
+                                "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
 def test_what_is_no_server_is_not_added(user, line):
     assert user.run(line).exit_code == 2
     assert not user.config.exists()

@@ -166,7 +166,7 @@ def test_a_browser_gets_the_address_through_a_file_of_this_user(user, tmp_path):
         (
             '[servers.guarded.oauth]\ngrant = "client_credentials"\nclient_id = "a"\nclient_secret = "b"\n'
             'issuer = "https://auth.example.com"',
-            "logs in by itself",
+            "logs in automatically",
         ),
     ],
 )

@@ -319,7 +319,7 @@ def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
         ("/a/%2e%2E/b", {}, "leads out of the service's address"),
         ("/a%2f..%2fb", {}, "leads out of the service's address"),
         ("//evil.example.com/a", {}, None),
-        ("a", {}, "begins with a slash"),
+        ("a", {}, "a path starts with /"),
         ("/a?b={id}", {}, "a query that isn't the same for every call"),
         ("/a?", {}, "a query that isn't the same for every call"),
         ("/a?b=c#d", {}, "a query that isn't the same for every call"),

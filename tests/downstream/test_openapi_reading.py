@@ -96,7 +96,7 @@ async def test_a_file_refers_to_files_of_its_own_folder_alone(tmp_path):
     assert names == ["beside"]
     said = "\n".join(notices)
     assert said.count("outside of the document's folder") == 3
-    assert "is no file beside the document" in said
+    assert "is no file in the document's folder" in said
     assert "can't be read" in said
 
 

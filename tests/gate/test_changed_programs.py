@@ -60,7 +60,7 @@ async def test_a_denial_says_that_the_file_has_changed_and_what_helps(opened, na
         denied = (await bridge.programs.store.execution(execution)).program
     assert (record["status"], record["code"]) == ("failed", "denied")
     assert "which the operator has changed or removed since this execution began" in record["error"]
-    assert f"puts the program's file back as it was, or lists {denied} in the rule's programs" in record["error"]
+    assert f"restores the program's file, or lists {denied} in the rule's programs" in record["error"]
     assert ("If the rule is for it" in record["error"]) is not named
     async with opened(payer | {"description": "Pays what is due."}, denied) as bridge:
         assert (await bridge.resume_execution(listed, Resume()))["output"] == "paid"
@@ -74,7 +74,7 @@ async def test_a_program_that_another_runs_may_have_changed(opened):
     async with opened(PAYER | {"description": "Pays what is due."}) as bridge:
         record = await bridge.resume_execution(execution, Resume())
     assert "which isn't the operator's of that name. The program 'payer' in it" in record["error"]
-    assert "back as it was" not in record["error"]
+    assert "restores the program's file" not in record["error"]
 
 
 async def test_a_saved_program_that_keeps_an_earlier_one_of_the_operator_s_is_told_to_be_saved_again(opened):
@@ -86,7 +86,7 @@ async def test_a_saved_program_that_keeps_an_earlier_one_of_the_operator_s_is_to
         # Nothing has changed since this execution began.
         record = await bridge.run_program("mine")
         assert "since this execution began" not in record["error"]
-        assert record["error"].endswith("a program that was saved with it is saved again before.")
+        assert record["error"].endswith("save a program that includes it again first.")
         await bridge.programs.library.save("mine", saved, LOCAL_PRINCIPAL.name)
         assert (await bridge.run_program("mine"))["output"] == "paid"
 
@@ -101,7 +101,7 @@ async def test_a_program_of_the_agent_s_with_the_name_of_a_later_file_isn_t_told
     async with opened(PAYER, "helper") as bridge:
         record = await bridge.resume_execution(execution, Resume())
     assert "isn't the operator's of that name" in record["error"]
-    assert "back as it was" not in record["error"]
+    assert "restores the program's file" not in record["error"]
 
 
 async def test_another_program_is_told_nothing_of_a_change(opened, tmp_path):

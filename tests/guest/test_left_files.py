@@ -186,7 +186,9 @@ async def test_files_that_go_with_the_sandbox_are_counted_in_a_notice(sandboxes,
     async with sandboxes.open() as bridge:
         record = await bridge.run(LEFT + f"artifact('/workspace/out/b.csv', 'kept.csv')\n{code}", timeout=seconds)
         assert (record.status, [row["name"] for row in record.artifacts]) == (status, ["kept.csv"]), record.error
-        assert any(notice.startswith("2 files in /workspace/out went with the sandbox") for notice in record.notices)
+        assert any(
+            notice.startswith("2 files in /workspace/out were lost with the sandbox") for notice in record.notices
+        )
         record = await bridge.run(code, timeout=seconds)
         assert (record.status, [notice for notice in record.notices if "/workspace/out" in notice]) == (status, [])
 
@@ -220,7 +222,9 @@ async def test_a_cell_that_ends_its_sandbox_tells_that_what_earlier_ones_have_le
         assert set(kept(await bridge.run(LEFT, session="s"))) == {"a.csv", "b.csv"}
         record = await bridge.run("open('out/c', 'w').close(); import os; os._exit(0)", session="s")
         assert any(
-            notice.startswith("3 files in /workspace/out went with the sandbox, except what earlier cells had left")
+            notice.startswith(
+                "3 files in /workspace/out were lost with the sandbox, except what earlier cells had left"
+            )
             for notice in record.notices
         )
 

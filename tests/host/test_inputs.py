@@ -753,8 +753,8 @@ async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines(sandboxes,
         assert lines(record) == ["['a']", "1"]
         told = record.stderr.decode().splitlines()
         assert len(told) == 4, told
-        assert all(line.startswith("[not handed in: tree/link") for line in told[:3])
-        assert told[3] == "[not handed in: 27 more of tree]"
+        assert all(line.startswith("[not provided: tree/link") for line in told[:3])
+        assert told[3] == "[not provided: 27 more of tree]"
 
 
 async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines_in_javascript_too(both, data):
@@ -766,8 +766,8 @@ async def test_what_is_not_handed_in_of_a_folder_is_told_in_few_lines_in_javascr
         record = await bridge.run(code, language="javascript")
     assert lines(record) == ["1"]
     told = record.stderr.decode().splitlines()
-    assert all(line.startswith("[not handed in: tree/link") for line in told[:3]), told
-    assert told[3:] == ["[not handed in: 27 more of tree]"]
+    assert all(line.startswith("[not provided: tree/link") for line in told[:3]), told
+    assert told[3:] == ["[not provided: 27 more of tree]"]
 
 
 async def test_names_that_are_left_out_are_not_taken_for_a_number_of_them(bilingual, data):
@@ -777,7 +777,7 @@ async def test_names_that_are_left_out_are_not_taken_for_a_number_of_them(biling
     code = {"python": "runtime.files('tree')", "javascript": "await runtime.files('tree'); null"}
     async with bilingual.open(governance=data.governed(tree="tree")) as opened:
         record = await opened.run(code)
-    assert record.stderr.decode().splitlines()[3:] == ["[not handed in: 27 more of tree]"]
+    assert record.stderr.decode().splitlines()[3:] == ["[not provided: 27 more of tree]"]
 
 
 async def test_a_name_that_can_not_be_shown_is_not_handed_in_by_asking_for_it_either(bilingual, data):

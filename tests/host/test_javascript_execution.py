@@ -816,10 +816,10 @@ for (const each of [inner, usesK, usesServer, own, Alone, alone]) {
             assert saved.error is None, saved.error
             *told, last = saved.stderr.decode().split("save_tool: ")
             assert [line.partition(" of this script")[0] for line in [*told[1:], last]] == [
-                "'inner' is kept, but uses z",
-                "'usesK' is kept, but uses K",
-                "'usesServer' is kept, but uses faulty",
-                "'own' is kept, but uses own",
+                "'inner' is saved, but uses z",
+                "'usesK' is saved, but uses K",
+                "'usesServer' is saved, but uses faulty",
+                "'own' is saved, but uses own",
             ]
             used = await bridge.run("(await runtime.load_tool('alone'))().c", language="javascript")
             assert used.value == "1", used.error

@@ -76,7 +76,8 @@ FIFTY = {
         "cell": "seen.push(Math.random()); names.set(randomUUID(), { n: N, all: new Set('abcdef') })\n",
         "effect": "await append('N')\n",
         "error": "throw new RangeError(`${seen.at(-1)}`)",
-        "look": "console.log(JSON.stringify([seen, [...names.keys()], [...names.values()].map((one) => [...one.all])]))",
+        "look": "console.log(JSON.stringify([seen, [...names.keys()], [...names.values()].map((one) => "
+        "[...one.all])]))",
         "out of memory": "const all = []; while (true) all.push(new Array(1e6).fill(1.5))",
         "exit": "process.kill(process.pid, 'SIGKILL')",
     },
@@ -725,7 +726,7 @@ async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandbox
         await bridge.run("import time; print(time.time_ns())", session="s")
         error = await refused(bridge.run, "x", session="t", fork="s@2", key=key)
         assert (error.code, error.details["session"], error.details["cell"]) == ("session_lost", "s", 2)
-        assert "The session 't' can't be made as a fork: the cell 2 of 's' (" in error.message
+        assert "The session 't' can't be forked: it needs what the cell 2 of 's' (" in error.message
         assert ("'s' is as it was" in error.hint, "end_session" in error.hint) == (True, False)
         assert (await bridge.run("x", session="s")).session == {"name": "s", "cell": 3}, "which has its sandbox"
         if key is None:

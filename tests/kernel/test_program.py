@@ -602,7 +602,7 @@ def test_an_id_that_can_be_taken_for_a_path_is_warned_of():
     ]
     assert {fault.code for fault in found} == {"bad_value"}
     assert all(fault.message.isprintable() for fault in found)
-    assert "'two\\nlines' reads like a path of steps, or several words: no reference leads to it" in found[4].message
+    assert "'two\\nlines' reads like a path of steps, or several words: it can't be referenced" in found[4].message
     many = parse({"steps": [TOOL | {"id": f"a.{number}"} for number in range(50)]})
     assert len(program_warnings.warnings(many)) == 20
 

@@ -850,8 +850,8 @@ def test_a_ban_that_can_t_be_decided_says_so_and_nothing_of_its_condition(value)
 def test_a_denial_of_a_program_that_has_changed_says_what_helps():
     changed = call(step=step(ProgramRef("operator", OTHER, "pay", differs=True)), amount=1)
     assert decide(rules(PAYMENT), changed).error().hint == (
-        f"Before others that wait go on, the operator puts the program's file back as it was, or lists {OTHER} in the "
-        "rule's programs."
+        f"Before other suspended executions resume, the operator restores the program's file, or lists {OTHER} "
+        "in the rule's programs."
     )
     # Whether the file was that of a program that the rule names, its execution doesn't tell.
     unnamed = call(step=step(ProgramRef("operator", OTHER, "unnamed", differs=True, is_unnamed=True)), amount=1)
@@ -862,8 +862,8 @@ def test_a_denial_of_a_program_that_has_changed_says_what_helps():
     error = decide(rules(PAYMENT), call(step=inner, amount=1)).error()
     # No rule lets the agent's programs through by their hash, and what was never a file isn't put back.
     assert error.hint == (
-        "The program 'pay' in it isn't the operator's of today. Begin it anew; a program that was saved with it is saved "
-        "again before."
+        "The program 'pay' in it isn't the operator's of today. Start it again; save a program that includes "
+        "it again first."
     )
     listed = rules(rule("local.pay", "program", programs=["pay", OTHER]))
     assert decide(listed, changed).effect == "allow"

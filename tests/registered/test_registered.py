@@ -727,7 +727,7 @@ def a_cycle():
         (b"\xff", Any, "is not JSON: .*invalid utf-8"),
         (iter([1]), Any, "is a list_iterator; a list is needed"),
         ((x for x in [1]), list[int], "is a generator; a list is needed"),
-        ({"a": mcp_bridge.PENDING}, Any, r"result\['a'\] is PENDING, which a tool must return by itself"),
+        ({"a": mcp_bridge.PENDING}, Any, r"result\['a'\] is PENDING, which a tool must return alone"),
         (["x" * 100], Any, r"has 104 bytes as JSON; the limit is 100"),
     ],
 )

@@ -189,7 +189,9 @@ async def test_long_output_is_cut_in_the_middle_and_kept_whole(configure):
         named = re.search(r"; (runtime\.output\(.*?\)) has all of it", value)[1]
         assert text(await run(client, f"len({named})")) == "50002"
         unknown = text(await run(client, "runtime.output('0123456789abcdef')"))
-        assert "No output 'stdout' is kept of the execution '0123456789abcdef'. Only what an answer had" in unknown
+        assert (
+            "The execution '0123456789abcdef' has no stored output 'stdout'. Only output that an answer had" in unknown
+        )
     async with configure(max_output_chars=2000, structured="always").client() as client:
         result = await run(client, "print('begin' + 'x' * 50_000 + 'end')")
         assert len(result.structured_content["stdout"]) == 50_009, "programs get all of it"

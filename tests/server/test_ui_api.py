@@ -767,7 +767,7 @@ def test_each_viewer_is_at_a_port_that_nobody_knew_before(stores):
     with viewing(stores(), stderr=subprocess.STDOUT) as viewer, viewing(stores()) as other:
         assert viewer.base.startswith("http://127.0.0.1:")
         assert other.base != viewer.base
-        assert viewer.process.stdout.readline().startswith("Whoever has this address")
+        assert viewer.process.stdout.readline().startswith("Anyone who has this address")
 
 
 def test_a_port_that_is_always_the_same_is_warned_of(stores):

@@ -491,7 +491,7 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
         expect(page.locator(".facts div", has=page.get_by_text("Waits", exact=True))).to_have_text("Waits1")
         # No process of it has died.
-        expect(page.locator(".notice.warn")).to_contain_text("Nothing of it is under way now. It goes on with")
+        expect(page.locator(".notice.warn")).to_contain_text("Nothing of it is under way now. Resume it with")
         watched.shot("may-go-on")
 
 

@@ -95,7 +95,7 @@ def test_what_a_cell_had_called_that_the_session_has_left_behind_is_told_whereve
     assert known.removesuffix(".") in refused["message"]
     (execution,) = re.findall("execution show ([0-9a-f]+)", notice)
     shown = run_here(None, "execution", "show", execution, env={"MCP_BRIDGE_STATE_DIR": str(hosts.state)}).out
-    assert "never goes on, since its session 's' has ended, or has gone on without it" in shown
+    assert "can't be resumed: its session 's' has ended, or has continued without it" in shown
     assert known in shown
     assert "execution resume" not in shown
     # What comes after is told of it no more.
@@ -136,7 +136,8 @@ from mcp.sync.servers import local as blocking
 threading.Thread(target=lambda: blocking.once(text='b', seconds=30), daemon=True).start()
 time.sleep(0.3)
 while True: pass""",
-    "javascript": "x = 2\nlocal.once({text: 'b', seconds: 30})\nawait new Promise((done) => setTimeout(done, 300))\nfor (;;);",
+    "javascript": "x = 2\nlocal.once({text: 'b', seconds: 30})\nawait new Promise((done) => setTimeout(done, 300))\nfor "
+    "(;;);",
 }
 """Computes beside a call until its time is up, so that nobody sees what becomes of the call."""
 

@@ -31,15 +31,15 @@ approvals = typer.Typer(
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals list` has it: 3f9a1c.4")]
 Reason: TypeAlias = Annotated[
-    str | None, typer.Option(help="Kept with the decision, and told to a program's approval step.")
+    str | None, typer.Option(help="Recorded with the decision, and passed to a program's approval step.")
 ]
-AndResume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
+AndResume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Resume the execution now, in this process.")]
 
 
 @approvals.command("list", epilog="Example:\n\nmcp-bridge approvals list --all")
 def list_(
     ctx: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that are decided or void.")] = False,
     principal: Principal = None,
     config: Config = None,
     as_json: Json = False,
@@ -176,7 +176,7 @@ def _decide(
             print_json(_record(row, ident))
         else:
             resume = terminal_output.command(f"execution resume {ident.rpartition('.')[0]}", named)
-            terminal_output.echo(f"It goes on with: {resume}")
+            terminal_output.echo(f"Resume it with: {resume}")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)

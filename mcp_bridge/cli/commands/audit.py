@@ -38,21 +38,20 @@ Keys: TypeAlias = Annotated[
 ]
 Kept: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--checkpoint", metavar="NOTE", help="A checkpoint that was kept elsewhere; repeatable."),
+    typer.Option("--checkpoint", metavar="NOTE", help="A checkpoint that was stored elsewhere; repeatable."),
 ]
 
 
 Offline: TypeAlias = Annotated[
-    bool, typer.Option("--offline", help="Ask none of ledger.publish what it has seen of the ledger.")
+    bool, typer.Option("--offline", help="Don't query the ledger.publish targets for checkpoints.")
 ]
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
 ]
-Acknowledge: TypeAlias = Annotated[
-    bool, typer.Option("--acknowledge", help="Take away the alarms that `audit stats` shows: they were looked into.")
-]
+Acknowledge: TypeAlias = Annotated[bool, typer.Option("--acknowledge", help="Clear the alarms shown by `audit stats`.")]
 Lost: TypeAlias = Annotated[
-    bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
+    bool,
+    typer.Option("--lost", help="Replace a lost key. Readers can't verify the change: give them the new key yourself."),
 ]
 
 
@@ -73,9 +72,9 @@ def verify(
 ) -> None:
     """Verify a ledger, an export or a proof: every entry, hash and signature.
 
-    The ledger here is verified by its own key, unless --key names others, and held against what all of
-    `ledger.publish` have seen; it is not verified while there is an alarm. A file is verified by --key alone; without
-    one it is only said whether it agrees with itself.
+    The ledger here is verified by its own key, unless --key names others, and compared with what all `ledger.publish`
+    targets have seen; it is not verified while there is an alarm. A file is verified by --key alone; without one,
+    only its consistency is checked.
     """
 
     def work() -> int:
@@ -114,12 +113,12 @@ def prove(
     ] = None,
     key: Keys = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of standard output.")] = None,
-    payload: Annotated[bool, typer.Option(help="Disclose what the entry is about, and not its hash alone.")] = True,
+    payload: Annotated[bool, typer.Option(help="Include the entry's payload, not just its hash.")] = True,
     config: Config = None,
 ) -> None:
-    """Write the proof that an entry is in the log, as a tlog-proof, for whoever has the key and `audit verify`.
+    """Write the proof that an entry is in the log, as a tlog-proof, for anyone with the key and `audit verify`.
 
-    An export is verified by --key first; without one its proof is good for whoever has the key.
+    An export is verified by --key first; without one, its proof is good for anyone who has the key.
     """
 
     def work() -> int:
@@ -424,7 +423,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
         if as_json:
             print_json({"had": loss.had, "has": loss.has, "published": targets})
         else:
-            had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
+            had = "how many it had is unknown" if loss.had is None else f"it had {loss.had}"
             terminal_output.echo(f"accepted: the log has {loss.has} entries, and {had}")
             for line in terminal_output.refusing_targets(targets, "is left"):
                 terminal_output.echo(line)

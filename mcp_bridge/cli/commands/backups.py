@@ -33,15 +33,15 @@ Passphrase: TypeAlias = Annotated[
 ]
 WithoutKeys: TypeAlias = Annotated[
     bool,
-    typer.Option("--without-keys", help="Leave keys and secrets out, and encrypt nothing: keep copies of them apart."),
+    typer.Option("--without-keys", help="Exclude keys and secrets, and don't encrypt; back those up separately."),
 ]
 Lost: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="checkpoint.key, or version 0.1.0's references.key, is lost for good: go on with a new one, or without; "
-        "repeatable. Readers of the log have to be told of the new one. Without the other, what is asked for under "
-        "idempotency keys of then is refused.",
+        help="Restore although this key file is lost (checkpoint.key, or 0.1.0's references.key); repeatable. A "
+        "new checkpoint.key is made, and you must give its public key to the log's readers. Without "
+        "references.key, idempotency keys from 0.1.0 are refused.",
     ),
 ]
 Identities: TypeAlias = Annotated[
@@ -52,14 +52,14 @@ Identities: TypeAlias = Annotated[
 
 def backup(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup, which isn't there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup file to create.")],
     passphrase: Passphrase = False,
     recipient: Recipients = None,
     without_keys: WithoutKeys = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Copy all that can't be found out anew, while it is in use: ledger, keys, secrets, artifacts and memories.
+    """Back up all that can't be recreated, while it is in use: ledger, keys, secrets, artifacts and memories.
 
     The copy is verified. It is an age file of a tar, which `age` and `tar` can open, too; without keys it is the tar.
     """
@@ -93,7 +93,7 @@ def backup(
         by = (
             "verified"
             if made.authenticated
-            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
+            else "which agree with each other; they are not verified by a key: checkpoint.key is missing or damaged"
         )
         terminal_output.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
@@ -109,12 +109,12 @@ def restore(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup, or a copy of ledger.sqlite.")],
     keys: Annotated[
-        Path | None, typer.Option("--keys", metavar="DIR", help="Where the keys are that are not in it.")
+        Path | None, typer.Option("--keys", metavar="DIR", help="The directory with the keys that the backup lacks.")
     ] = None,
     identity: Identities = None,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="VKEY|FILE", help="It has to be a log of this public key; repeatable."),
+        typer.Option("--key", metavar="VKEY|FILE", help="Require the log to have this public key; repeatable."),
     ] = None,
     lost: Lost = None,
     check: Annotated[bool, typer.Option("--check", help="Only try whether it could be restored.")] = False,
@@ -200,7 +200,7 @@ def _new_passphrase() -> str:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(passphrase) < MIN_BITS:
         terminal_output.echo_err(
-            "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
+            "mcp-bridge: warning: anyone who has the backup can guess a passphrase as short as this."
         )
     return passphrase
 
@@ -251,19 +251,19 @@ def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
         lines.append(f"Its log says so in entry {restored.entry}.")
         if "references.key" in restored.lost:
             lines.append(
-                "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"
-                " asked for under one is refused."
+                "Without references.key, idempotency keys of version 0.1.0 can't be matched with their "
+                "requests: requests that use one are refused."
             )
         if "checkpoint.key" in restored.lost:
             lines.append("checkpoint.key is a new one.")
-            lines.append(f"Readers of the log have to be told of its key by other means: {restored.vkey}")
+            lines.append(f"Give the log's new key to its readers yourself: {restored.vkey}")
         lines += terminal_output.refusing_targets(restored.published, "was restored")
         if restored.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if restored.going:
         some = " and ".join(f"{count} {status}" for status, count in sorted(restored.going.items()))
         lines.append(
-            f"Executions that can go on: {some}. What they did after the backup was made isn't known here, and would be"
-            " done again: look before you let them (mcp-bridge execution list)."
+            f"Executions that can be resumed: {some}. What they did after the backup was made isn't known "
+            "here, and would be done again: look before you resume them (mcp-bridge execution list)."
         )
     return lines

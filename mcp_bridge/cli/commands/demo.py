@@ -40,7 +40,7 @@ print(await runtime.describe("git.git_log"))
 """,
     ),
     (
-        "It calls several servers at once, works on the results in the sandbox, and prints what matters:",
+        "It calls several servers concurrently, works on the results in the sandbox, and prints what matters:",
         """\
 import asyncio
 from mcp.servers import filesystem, git, time

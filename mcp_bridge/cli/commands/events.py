@@ -42,7 +42,7 @@ def send(
         str | None, typer.Option(metavar="JSON|@FILE", help="What the event brings; null by default.")
     ] = None,
     execution: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only to that execution; kept until its script waits for it.")
+        str | None, typer.Option(metavar="ID", help="Only to that execution; stored until its script waits for it.")
     ] = None,
     principal: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whose executions; by default those of this machine's user.")
@@ -51,12 +51,12 @@ def send(
         Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; recorded with it.")
     ] = "operator",
     and_resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with scripts that it wakes at once, here.")
+        bool, typer.Option("--resume", help="Resume the scripts that it wakes, in this process.")
     ] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Send an event to all executions that wait for it, or to one. A program goes on at once, here."""
+    """Send an event to all executions that wait for it, or to one. A program resumes now, in this process."""
     named = config or ctx.obj
 
     def work() -> int:

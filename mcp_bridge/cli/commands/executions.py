@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.views.timeline import TimelineRow
 
 executions = typer.Typer(
-    help="Look at executions of programs and scripts, and go on with those that wait.",
+    help="Look at executions of programs and scripts, and resume those that wait.",
     no_args_is_help=True,
     epilog="An execution is named by its id, or by as much of its beginning as no other one has.",
 )
@@ -60,7 +60,7 @@ class Status(enum.StrEnum):
     ERASED = "erased"
 
 
-Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The execution's id, or any unique prefix of it.")]
 
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
 """Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
@@ -223,11 +223,11 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         terminal_output.echo(line)
     if "left_behind" in record:
         ends = terminal_output.command(f"execution cancel {ident}", config)
-        terminal_output.echo(f"{record['status']}: it never goes on, since {record['left_behind']}")
-        terminal_output.echo(f"{ends} ends it")
+        terminal_output.echo(f"{record['status']}: it can't be resumed: {record['left_behind']}")
+        terminal_output.echo(f"{ends} cancels it")
     elif record["status"] == "interrupted" and row.kind == "script" and row.key is None:
         ends = terminal_output.command(f"execution cancel {ident}", config)
-        terminal_output.echo(f"interrupted: without an idempotency key it can't go on; {ends} ends it")
+        terminal_output.echo(f"interrupted: it has no idempotency key, so it can't be resumed; {ends} cancels it")
     elif record["status"] == "interrupted":
         resume = terminal_output.command(f"execution resume {ident}", config)
         terminal_output.echo(f"interrupted: resume it with {resume}")
@@ -280,7 +280,10 @@ def resume(
     execution: Id,
     payload: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE", help="What a pending tool or event has given. Without it: decisions, time."),
+        typer.Option(
+            metavar="JSON|@FILE",
+            help="The result of the pending tool or event. Without it, resume after a decision or a time-out.",
+        ),
     ] = None,
     source: Annotated[
         Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; $__webhook_source__ in steps.")
@@ -288,7 +291,7 @@ def resume(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with an execution, here and now: with a payload, with what has been decided, or because it is time."""
+    """Resume an execution in this process: with a payload, after a decision, or because it is time."""
     named = config or ctx.obj
 
     def work() -> int:
@@ -342,18 +345,18 @@ def settle(
     ] = None,
     happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,
     value: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE", help="With --happened: what it gave; null by default.")
+        str | None, typer.Option(metavar="JSON|@FILE", help="With --happened: its result (default: null).")
     ] = None,
     failed: Annotated[
-        str | None, typer.Option(metavar="MESSAGE", help="It has failed; the step fails, and may be tried again.")
+        str | None, typer.Option(metavar="MESSAGE", help="The call failed; the step fails, and may be retried.")
     ] = None,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,
-    reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
-    and_resume: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
+    not_done: Annotated[bool, typer.Option("--not-done", help="The call didn't happen; make it now.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Recorded with the decision.")] = None,
+    and_resume: Annotated[bool, typer.Option("--resume", help="Resume the execution now, in this process.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Say what became of a call that was under way when its process died: nobody but you can know."""
+    """Record the outcome of a call that was in progress when its process died: only you can know it."""
     named = config or ctx.obj
 
     def work() -> int:
@@ -412,11 +415,11 @@ def _settled(
 def cancel(
     ctx: typer.Context,
     execution: Id,
-    reason: Annotated[str, typer.Option(help="Kept with the execution.")] = "cancelled by the operator",
+    reason: Annotated[str, typer.Option(help="Recorded with the execution.")] = "cancelled by the operator",
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """End a suspended execution; what its steps want undone is undone, here and now."""
+    """Cancel a suspended execution; its compensations run now, in this process."""
     named = config or ctx.obj
 
     def work() -> int:

@@ -90,7 +90,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 def prune(
     ctx: typer.Context,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the one that is in force: the next run builds it again.")
+        bool, typer.Option("--all", help="Also remove the image in use; the next run rebuilds it.")
     ] = False,
     config: Config = None,
     as_json: Json = False,

@@ -43,7 +43,8 @@ def login(
     no_browser: Annotated[
         bool,
         typer.Option(
-            "--no-browser", help="Open none: open the address elsewhere, and paste the one that the browser ends at."
+            "--no-browser",
+            help="Don't open a browser: open the printed address yourself, then paste the address it redirects to.",
         ),
     ] = False,
     config: Config = None,

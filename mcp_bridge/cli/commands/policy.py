@@ -112,8 +112,8 @@ def _described(snapshot: PolicySnapshot) -> Iterator[str]:
 @policy.command(epilog="Example:\n\nmcp-bridge policy check --start --strict")
 def check(
     ctx: typer.Context,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools haven't been listed yet.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -162,8 +162,8 @@ def _warnings(read: _Read, configuration: configuration_loading.Configuration, *
             for found in warnings(written.policy, written.source, programs=hashes, servers=servers, tools=tools)
         ]
     if silent and any(written.policy.rules for written in read.written):
-        why = "they could not be listed" if start else "nobody has listed them yet; --start does"
-        rows.append(_row("note", f"rules weren't held against the tools of {', '.join(silent)}: {why}.", None))
+        why = "they could not be listed" if start else "they haven't been listed yet; --start does"
+        rows.append(_row("note", f"rules weren't checked against the tools of {', '.join(silent)}: {why}.", None))
     return rows
 
 
@@ -213,12 +213,12 @@ def explain(
         str | None, typer.Option(metavar="JSON|@FILE", help="The call's arguments, for rules with conditions.")
     ] = None,
     program: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The call is one of this program's; without it, a script's own.")
+        str | None, typer.Option(metavar="NAME", help="The program that makes the call (default: a script).")
     ] = None,
     step: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of that program's step; inner/step in programs that it runs.")
+        str | None, typer.Option(metavar="ID", help="The step that makes the call; inner/step for a nested program.")
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools haven't been listed yet.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -260,7 +260,7 @@ def explain(
         terminal_output.echo(explained.text())
         if found.server not in listed:
             terminal_output.echo_err(
-                f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
+                f"mcp-bridge: the tools of {found.server} haven't been listed yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
             terminal_output.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
@@ -312,7 +312,7 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
             if getattr(tool, attribute) == name:
                 return tool
     close = nearest(name, [tool.name for tool in listed[server]])
-    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools anew."
+    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools again."
     raise BridgeError("unknown_tool", f"The server {server!r} has no tool {name[:100]!r}.", hint=hint)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded
 
 principals = typer.Typer(
-    help="Make and revoke the tokens of principals over HTTP. A bridge that serves sees it at once.",
+    help="Make and revoke the tokens of principals over HTTP. A running bridge applies it immediately.",
     no_args_is_help=True,
 )
 
@@ -89,20 +89,22 @@ def rotate(
     ctx: typer.Context,
     name: Name,
     grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long the old tokens stay good, such as 1h; by default not.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long old tokens remain valid, such as 1h (default: revoked immediately)."
+        ),
     ] = None,
     expires: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="When the token ends: 12h, 90d, 52w from now; by default as long as the latest of the old ones was "
-            "made for.",
+            help="When the token ends: 12h, 90d, 52w from now (default: the lifetime of the newest old token).",
         ),
     ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token in place of all that a principal has, for as long as the latest of them was made for."""
+    """Replace all tokens of a principal by a new one, with the lifetime of the newest of them."""
 
     def work() -> int:
         store, configured = _opened(configuration_loading.load(config or ctx.obj), name)

@@ -251,11 +251,13 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
 @programs.command(epilog="Example:\n\nmcp-bridge program save refund refund.yaml")
 def save(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Under which it can be run. The operator's are taken.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name to save it under; operators' names are reserved.")
+    ],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A program file, or - for standard input.")],
     config: Config = None,
 ) -> None:
-    """Keep a program under a name, as a script's mcp.programs.save does: it doesn't become the operator's."""
+    """Save a program under a name, as a script's mcp.programs.save does: it doesn't become the operator's."""
 
     def work() -> int:
         from mcp_bridge.cli import program_sources
@@ -294,7 +296,7 @@ def from_execution(
     ] = None,
     first_cell: Annotated[
         int | None,
-        typer.Option("--first-cell", metavar="N", help="Of a session, the first cell that is taken, instead of 1."),
+        typer.Option("--first-cell", metavar="N", help="For a session: the first cell to include (default: 1)."),
     ] = None,
     config: Config = None,
     as_json: Json = False,
@@ -344,7 +346,7 @@ def from_execution(
 
 @programs.command()
 def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
-    """Forget a program that is kept. What is recorded of its executions stays."""
+    """Delete a saved program. The record of its executions stays."""
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
@@ -365,7 +367,7 @@ def plan(
     ctx: typer.Context,
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the program shall do, in words.")],
     save_as: Annotated[
-        str | None, typer.Option("--save", metavar="NAME", help="Keep it, too. Nothing is run either way.")
+        str | None, typer.Option("--save", metavar="NAME", help="Also save it under this name. The program isn't run.")
     ] = None,
     config: Config = None,
 ) -> None:

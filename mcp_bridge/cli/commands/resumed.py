@@ -1,4 +1,4 @@
-"""What a command prints of an execution that has gone on at its word: of a script's, what `mcp-bridge run` prints."""
+"""What a command prints of an execution that it has resumed: for a script's, what `mcp-bridge run` prints."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded
 
 secrets = typer.Typer(
-    help="Keep secrets, which tools get in place of vault://secret/NAME, and nobody else.", no_args_is_help=True
+    help="Store secrets. Only tools receive them, in place of vault://secret/NAME.", no_args_is_help=True
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As in vault://secret/NAME.")]
@@ -44,10 +44,10 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
     def work() -> int:
         vault, configs = _vault(configuration_loading.load(config or ctx.obj))
         where = vault.set(name, read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
-        terminal_output.echo(f"{name} is kept in the {where}")
+        terminal_output.echo(f"{name} is stored in the {where}")
         if name not in configs:
             terminal_output.echo_err(
-                f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
+                f"mcp-bridge: no tool can use it until [secrets.{name}] lists the tools: {where} = true, tools = [...]"
             )
         return exit_statuses.OK
 
@@ -96,7 +96,7 @@ def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Con
     def work() -> int:
         vault, _ = _vault(configuration_loading.load(config or ctx.obj))
         if not vault.remove(name, "keyring" if keyring else None):
-            raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
+            raise BridgeError("unknown_secret", f"There is no secret {name[:100]!r}.", hint="`mcp-bridge secret list`.")
         terminal_output.echo(f"removed {name}")
         return exit_statuses.OK
 

@@ -73,7 +73,7 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
                     " Better: without --listen, or with port 0, which takes a free one."
                 )
             terminal_output.echo_err(
-                "Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it."
+                "Anyone who has this address can see everything that is recorded, and approve. Ctrl-C ends it."
             )
             live = Live(database)
             async with anyio.create_task_group() as tasks:

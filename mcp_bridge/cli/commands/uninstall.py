@@ -152,12 +152,15 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
     for path in found.state if state else ():
         yield f"state {path}"
     if state and found.state and any(path.name == "master.key" for path in found.state):
-        yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
-    for record in found.installations if state else ():
-        moved = ", its own servers among it" if record.entries or record.local else ""
         yield (
-            f"With the state goes what {CLIENTS[record.client].title}'s {record.file} was before{moved}: "
-            f"{_takes_back(record)} gives it back, before."
+            f"Deleting the keys in {directory} makes the whole record unreadable: what isn't in a backup is lost "
+            "for good."
+        )
+    for record in found.installations if state else ():
+        moved = " (with its own servers)" if record.entries or record.local else ""
+        yield (
+            f"Deleting the state also deletes the backup of {CLIENTS[record.client].title}'s "
+            f"{record.file}{moved}. Restore the file first: {_takes_back(record)}."
         )
 
 

@@ -117,9 +117,9 @@ def as_table(client: Client, name: str, entry: Any, settings: Sequence[Mapping[s
     if (wrong := spec.problem or (None if needs_none else found.left)) is not None:
         raise NotTransferableError(wrong)
     if (key := keeping_key(client.name, entry)) is not None:
-        raise NotTransferableError(f"it has {key}, which the bridge has no like of.")
+        raise NotTransferableError(f"it uses {key}, which the bridge doesn't support.")
     if found.unset:
-        raise NotTransferableError(f"its env takes away {found.unset[0]}, which the bridge's configuration can't say.")
+        raise NotTransferableError(f"its env unsets {found.unset[0]}, which the bridge's configuration can't express.")
 
     def text(value: str) -> str:
         return _in_our_variables(value, variables)

@@ -33,13 +33,13 @@ def files(inputs: Mapping[str, InputSource]) -> Iterator[Finding]:
         else:
             if listing.kind == "file" or listing.files:
                 continue
-            why = "has no file that can be handed in"
+            why = "has no file that can be provided"
         wrong += 1
         if wrong <= MAX_LISTED:
             message = f"Input {name} ([files]): {source.path} {why}."
             yield Finding("warning", "files", message, "Scripts don't get it. Mend the path, or what is there.")
     if wrong > MAX_LISTED:
-        yield Finding("warning", "files", f"{wrong - MAX_LISTED} more inputs can't be handed in.")
+        yield Finding("warning", "files", f"{wrong - MAX_LISTED} more inputs can't be provided.")
     if inputs and not wrong:
         yield Finding("ok", "files", f"{len(inputs)} inputs ([files]) are there for scripts.")
 

@@ -402,7 +402,7 @@ def _unevaluated(keyword: Any) -> Any:
                 note_unknown()
             if isinstance(value, bool):
                 return
-            raise UncheckedError("its schema has a schema for what is unevaluated beside references")
+            raise UncheckedError("its schema combines unevaluatedProperties or unevaluatedItems with references")
         if isinstance(instance, dict):
             _require_safe(expressions, instance)
         errors, is_unknown = evaluated(keyword(validator, value, instance, schema) or ())
@@ -418,7 +418,10 @@ def _unevaluated(keyword: Any) -> Any:
     def otherwise(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         """The errors if the server finds that the value doesn't fit the `if`."""
         if not evaluated(validator.descend(instance, schema.get("if", True)))[1]:
-            raise UncheckedError("its schema has a schema for what is unevaluated beside an if that the server decides")
+            raise UncheckedError(
+                "its schema combines unevaluatedProperties or unevaluatedItems with an if that only the server "
+                "can decide"
+            )
         yield from keyword(validator, value, instance, schema | {"if": False}) or ()
         yield from validator.descend(instance, schema.get("else", True))
 

@@ -102,7 +102,7 @@ class BoundedListing:
             )
         if self.full:
             notices.append(
-                f"server {server!r} lists more than is kept, {MAX_TOOLS} tools of {MAX_LISTING_BYTES} bytes together;"
+                f"server {server!r} lists more than is stored, {MAX_TOOLS} tools of {MAX_LISTING_BYTES} bytes together;"
                 f" cut after {len(self.tools)} tools"
             )
         return notices

@@ -1,4 +1,4 @@
-"""Who is told what a server says while its tools are called: its progress with a call, and what it logs.
+"""Who receives what a server says while its tools are called: its progress with a call, and what it logs.
 
 A log message may be about any call in flight, so each call gets all of them. Once calls have been made for a second
 principal, log messages are told to nobody: they may be about an earlier call, too.

@@ -102,7 +102,7 @@ async def _list(request: Request, version: str, cursor: str | None) -> CallToolR
     if cursor is not None:
         kind, _, theirs = cursor.partition(":")
         if kind not in _LISTS or len(theirs) > MAX_CURSOR_CHARS:
-            raise ValueError("the cursor is none that the last call gave as next_cursor")
+            raise ValueError("invalid cursor: pass the next_cursor of the previous call")
     resources: list[dict[str, Any]] = []
     templates: list[dict[str, Any]] = []
     position: str | None = kind if theirs is None else cursor

@@ -1,4 +1,4 @@
-"""A supervised server: started on first use, restarted after its death, listed anew, unable to block other servers."""
+"""A supervised server: started on first use, restarted after its death, listed again, unable to block other servers."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ class SupervisedServer:
                 self._not_listed = None
         except Exception as error:  # noqa: BLE001 - whoever is about to call a tool is told (`_check_listed`)
             self._not_listed = ": ".join(filter(None, server_errors.wrong_answer(error) or (str(error),)))
-            logger.debug("listing %r anew failed: %r", self.spec.name, error)
+            logger.debug("listing %r again failed: %r", self.spec.name, error)
         finally:
             now = anyio.current_time()
             self._relist_at = now + min(RELIST_PAUSE_CAP, RELIST_PAUSE * (now - began))

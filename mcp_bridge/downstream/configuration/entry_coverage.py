@@ -107,7 +107,7 @@ def _table(entry: Entry, key: str) -> Entry:
 def _rest(table: Entry, known: frozenset[str], key: str) -> str | None:
     """Why a table of a client's can't be used as a whole, or None."""
     names = [str(name) for name, value in table.items() if name not in known and value is not None]
-    return f"{key} has {names[0]}, which the bridge has no like of." if names else None
+    return f"{key} uses {names[0]}, which the bridge doesn't support." if names else None
 
 
 def _words(value: Any) -> Any:
@@ -151,7 +151,7 @@ def _gemini(entry: Entry) -> tuple[Entry, str | None]:
 
 
 def _codex(entry: Entry) -> tuple[Entry, str | None]:
-    left = "it has oauth_resource, which the bridge has no like of." if entry.get("oauth_resource") else None
+    left = "it uses oauth_resource, which the bridge doesn't support." if entry.get("oauth_resource") else None
     return {"scopes": entry.get("scopes")}, left or _rest(_table(entry, "oauth"), frozenset(), "oauth")
 
 

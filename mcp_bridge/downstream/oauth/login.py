@@ -65,7 +65,7 @@ def login_problem(spec: ServerSpec) -> str | None:
     if not may_carry_tokens(spec.url):
         return "is reached without TLS (https), which no token is sent over"
     if spec.oauth is not None and spec.oauth.grant == "client_credentials":
-        return "has a client that logs in by itself (client_credentials)"
+        return "has a client that logs in automatically (client_credentials)"
     return None
 
 

@@ -68,7 +68,7 @@ def machine_refused(server: str, *, wanted: str | None = None) -> BridgeError:
         what, wrong = f"wants {rights(wanted)} than the tokens of its client have", "add them to scopes"
     return BridgeError(
         "server_unauthorized",
-        f"server {server!r} {what}, which logs in by itself. Nothing was called.",
+        f"server {server!r} {what}, which logs in automatically. Nothing was called.",
         hint=f"In the server's oauth table of the configuration, the operator has to {wrong}.",
         server=server,
     )

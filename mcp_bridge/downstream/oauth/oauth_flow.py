@@ -349,7 +349,7 @@ async def _exchange(
     endpoint = metadata.registration_endpoint
     if endpoint is None or outgoing.url != httpx2.URL(str(endpoint)):
         raise FlowError(
-            "the authorization server registers no clients by itself",
+            "the authorization server doesn't register clients automatically",
             "Register one there, and write its client_id into [servers.NAME.oauth].",
         )
     answer = await client.send(_as_public_client(outgoing, metadata.token_endpoint_auth_methods_supported))

@@ -28,7 +28,7 @@ def base_url_of(spec: ServerSpec, service: Service) -> str:
     assert spec.openapi is not None  # of this type
     named = service.servers[0] if service.servers else ""
     if (problem := url_problem(named)) or urlsplit(named).query:
-        said = f"names {named[:100]!r}, which is none" if named else "names none"
+        said = f"names {named[:100]!r}, which isn't one" if named else "names none"
         raise UnusableDocumentError(
             f"there is no address to call it at: its document {said}{f' ({problem})' if named and problem else ''}.",
             'Write base_url = "https://…" into its configuration.',

@@ -196,7 +196,7 @@ class OpenApiConnection(ServerConnection):
                 raise self._unusable(f"credentials.{name} contains a character that no cookie may have.")
         if found.base_url != (self._found or found).base_url:
             # The client that is open is that address's.
-            raise self._unusable("its document names another address now; it is read anew at the next start.")
+            raise self._unusable("its document names another address now; it is read again at the next start.")
         self._credentials = Credentials(schemes, self._values)
         gathered = BoundedListing()
         gathered.add(tool for tool in found.service.tools if lets_through(self._spec, tool["name"]))

@@ -130,7 +130,7 @@ class DocumentReader:
             same = origin_of(uri) == origin_of(main) and url_problem(uri) is None
             return None if same else "is at another address than the document, and isn't read"
         if not uri.startswith("file:///"):
-            return "is no file beside the document, and isn't read"
+            return "is no file in the document's folder, and isn't read"
         if self._spec.comes_with_folder:
             return "is another file: the document of a folder's entry has to be one file, which is trusted with it"
         try:

@@ -109,7 +109,7 @@ def compile_operation(
 def _check_path(path: str) -> None:
     plain = TEMPLATE.sub("x", path)
     if not path.startswith("/") or any(letter in plain for letter in "#\\") or not plain.isprintable():
-        raise DocumentError("has a path that is none: it begins with a slash, and has no # or \\")
+        raise DocumentError("has an invalid path: a path starts with / and contains no # or \\")
     if any(part in {".", ".."} for part in plain.lower().replace("%2e", ".").replace("%2f", "/").split("/")):
         raise DocumentError("has a path that leads out of the service's address")
     if "{" in plain or "}" in plain or " " in plain:

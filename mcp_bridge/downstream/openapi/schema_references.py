@@ -61,7 +61,7 @@ class SchemaReferences:
         self._has_base: dict[Place, bool] = {}
 
     def written(self, node: Node) -> Node:
-        """A schema that is a reference, with annotations at most; or one that is none, whose heirs are told."""
+        """A schema that is a reference, with annotations at most; or another one, with its derived schemas listed."""
         node = self._with_what_is_beside(node)
         return node if _reference(node.value) is not None else self._with_heirs(node, None)
 

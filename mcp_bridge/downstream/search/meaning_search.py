@@ -1,4 +1,4 @@
-"""Ranks tools by what they mean, while the embedding model can be had; a search goes on without it otherwise."""
+"""Ranks tools by what they mean, while the embedding model can be had; otherwise, a search works without it."""
 
 from __future__ import annotations
 

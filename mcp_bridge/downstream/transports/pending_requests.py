@@ -73,7 +73,7 @@ class PendingRequests:
             return False
         pending = self._pending.get(number)
         if pending is None or pending.answer.done():
-            logger.debug("dropped an answer to the request %s, for which nobody waits", number)
+            logger.debug("dropped an answer to the request %s, which isn't pending", number)
         elif isinstance(message, JSONRPCResponse):
             pending.answer.set_result(message.result)
         else:
@@ -96,7 +96,7 @@ class PendingRequests:
             )
         except Exception:  # noqa: BLE001 - logged
             # It is called by the reader of the connection, which others need.
-            logger.exception("what a server told of its progress was not passed on")
+            logger.exception("a server's progress notification was not forwarded")
         return True
 
     def close(self) -> None:

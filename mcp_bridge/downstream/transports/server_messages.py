@@ -386,7 +386,7 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
         over = _exceeded_limit(message.result)
         message.result = detach(message.result)
         if not over and is_oversized(message.result):
-            over = f"{LARGE_VALUES} values beside its content"
+            over = f"{LARGE_VALUES} values besides its content"
     return message, over
 
 

@@ -86,8 +86,8 @@ async def find_or_start(
         if known.status == ERASED:
             raise BridgeError(
                 "erased",
-                f"What the execution {known.id} has given was erased.",
-                hint="It isn't done again under this key; use another one to have it done anew.",
+                f"The result of the execution {known.id} was erased.",
+                hint="It won't run again under this key. Use another key to run it again.",
                 execution=known.id,
             )
         if known.origin != origin or not await keyed.is_same(known):
@@ -101,7 +101,7 @@ async def find_or_start(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} is of the execution {known.id}, which was begun before agents'"
                 " keys and operators' were kept apart: perhaps by an agent.",
-                hint=f"mcp-bridge execution show {known.id} has what it did. Use another key to have it done anew.",
+                hint=f"mcp-bridge execution show {known.id} has what it did. Use another key to run it again.",
                 execution=known.id,
             )
         status = effective_status(known)

@@ -69,7 +69,7 @@ class ChangedInput(Divergence):
         return BridgeError(
             "input_changed",
             f"The input {self.name!r} isn't what this run was given: {before}{now}",
-            hint="Put back the file that it was, or run the code anew. Nothing was done twice.",
+            hint="Restore the file as it was, or run the code again from the start. Nothing was done twice.",
             call=self.call,
             input=self.name,
             recorded=self.recorded and self.recorded.arguments,

@@ -31,8 +31,8 @@ LISTED_AT_ONCE = 1000
 """Most rows of one answer about inputs."""
 
 MAX_OPEN = 100_000
-"""Most files and parts of files that an execution has open at once, of whose each the hash is kept; beyond that, what
-was opened first is closed. One input of any size is open."""
+"""Most files and parts of files that an execution has open at once, each with its hash; beyond that, what was opened
+first is closed. One input of any size is open."""
 
 
 class ExecutionInputs:

@@ -1,4 +1,4 @@
-"""A plan: what a dry run has listed, as it is told, asked of a person, and held against the run that follows.
+"""A plan: what a dry run has listed; how it is shown, put to a person, and compared with the run that follows.
 
 The plan and the run are one execution: it begins with the dry run, is suspended until a person has decided about the
 plan, and then goes on with a run from the script's beginning, which reads anew. So an approval is bound to the code,

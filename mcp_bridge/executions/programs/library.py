@@ -98,7 +98,7 @@ class ProgramLibrary:
         """Whether a principal can run a program by this name.
 
         Raises:
-            BridgeError: `bad_state`: it is kept, and can't be used.
+            BridgeError: `bad_state`: it is saved, but can't be used.
         """
         return await self._named(name, principal) is not None
 
@@ -222,7 +222,7 @@ class ProgramLibrary:
         if len(name) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"A name has at most {MAX_NAME_CHARS} characters; this one {len(name)}.")
         if not name.strip():
-            raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
+            raise BridgeError("reserved_name", "The name is empty.", hint="Use another name.")
         if name in self.operators:
             raise BridgeError("reserved_name", f"The name {name!r} is the operator's.", hint="Use another name.")
         self._check_resemblance(name)
@@ -310,7 +310,7 @@ def parse_saved(saved: SavedProgram) -> Program:
         return programs.unbundle(saved.data)
     except (ValueError, KeyError, TypeError) as exc:
         raise BridgeError(
-            "bad_state", f"The program {saved.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
+            "bad_state", f"The program {saved.name!r} is saved, but can't be used: {exc}.", hint="Delete it."
         ) from None
 
 
@@ -376,7 +376,7 @@ def _saved_row(saved: SavedProgram) -> dict[str, Any]:
     """
     program = saved.data.get("program") if isinstance(saved.data, dict) else None
     if not isinstance(program, dict):
-        raise BridgeError("bad_state", f"The program {saved.name!r} is kept, and can't be used.", hint="Delete it.")
+        raise BridgeError("bad_state", f"The program {saved.name!r} is saved, but can't be used.", hint="Delete it.")
     return {
         "name": saved.name,
         "version": program.get("version", "1.0"),

@@ -327,7 +327,7 @@ class Programs:
                 raise BridgeError(
                     "narrowed",
                     f"The execution {execution} may use servers that this script was not given.",
-                    hint="It goes on without `servers`, or with all that it was begun with.",
+                    hint="Resume it without `servers`, or with all that it was started with.",
                 )
         async with self.lifecycle.taken(stored, resumes=True):
             run = await self._restored_run(stored, principal, effects)
@@ -578,8 +578,8 @@ def _restored(stored: StoredExecution, data: bytes) -> Machine:
     except (ValueError, KeyError, TypeError) as exc:
         raise BridgeError(
             "bad_state",
-            f"What is kept of the execution {stored.id} can't be used: {exc}.",
-            hint="It was changed, or written by another version: it can't go on.",
+            f"The stored state of the execution {stored.id} can't be used: {exc}.",
+            hint="It was changed, or written by another version, so the execution can't be resumed.",
         ) from None
 
 

@@ -41,7 +41,7 @@ class HeldMemory:
             raise BridgeError(
                 "too_many_programs",
                 f"The programs that are under way take {held >> 20} MiB of the {MAX_HELD_BYTES >> 20} that they may.",
-                hint="Await some of them, or start fewer with large contexts at once.",
+                hint="Await some of them, or start fewer with large contexts concurrently.",
             )
         return self._counted(object(), size)
 

@@ -101,7 +101,7 @@ class _Replay:
             )
         if not known_version(start.machine):
             is_later = type(start.machine) is int and start.machine > VERSION
-            why = "it is of a later version" if is_later else "the version of its rules is none that there is"
+            why = "it is of a later version" if is_later else "it names an unknown version of the rules"
             raise not_replayable(stored, why)
         try:
             self._program = programs.unbundle(stored.bundle)

@@ -70,7 +70,9 @@ class AnswerOrder:
             # The script cancelled it and will cancel it again; the others don't wait for that.
             self.give(known.place)
             await anyio.sleep(known.seconds + GRACE_SECONDS)
-            raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
+            raise BridgeError(
+                "interrupted", "The script cancelled this call when it first ran: the call may have happened."
+            )
         try:
             await self.turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
             self._last = _Given(known.call, known.ended)

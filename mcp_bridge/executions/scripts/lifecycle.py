@@ -217,7 +217,7 @@ class Scripts:
         self._runner = runner
 
     async def run(self, job: Job, key: str | None) -> ExecutionRecord:
-        """Run a script, or give what its key's run has given.
+        """Run a script, or return the result of its key's run.
 
         Raises:
             BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
@@ -230,15 +230,15 @@ class Scripts:
     async def _run_or_resume(self, job: Job, key: str | None, *, is_looked_for: bool = False) -> ExecutionRecord:
         """As `run`.
 
-        A run of the same code that waits is looked for in the transaction of the start: nobody waits for an answer, and
-        the script that was begun in a sandbox by then has had no effect. It is looked for before where there is
-        probably one, so that asking again and again takes no sandboxes; and in a session where one may wait, since it
-        would cost the session's own. Where none does as far as is known, another bridge may have run the next cell dry.
+        Looks for a suspended run of the same code. Normally inside the transaction of the start: nobody waits for the
+        result, and a script that already started in a sandbox has had no effect. Before the start, if one is
+        likely, so that repeated requests take no sandboxes; and in a session that may have a suspended cell, since the
+        start would cost the session's own sandbox (another bridge may have run the next cell dry).
 
         Args:
             job: The script.
             key: Its key.
-            is_looked_for: Whether it is looked for before in any case.
+            is_looked_for: Whether to look before the start in any case.
 
         Raises:
             BridgeError: As `run`. SuspendedRunExistsError: There is one.
@@ -268,8 +268,8 @@ class Scripts:
             released = await release_generated_key(self._store, record.execution, record.status)
             if released and alike is not None and alike.waiting is not None:
                 record.notices.append(
-                    f"this is what came of the run {record.execution}, which had waited;"
-                    " the same code is run anew from now on"
+                    f"this is the result of the run {record.execution}, which had been suspended; the next "
+                    "call with this code starts a new run"
                 )
         if alike is not None and record.status in UNFINISHED:
             self._waiting_code.add(alike.name)
@@ -299,7 +299,7 @@ class Scripts:
         return _RunsOfCode(names[0], waiting)
 
     async def _is_of_session(self, job: Job, known: StoredExecution) -> bool:
-        """Whether a cell is of the very session that a job goes on with; True for a job that is no cell.
+        """Whether a cell is of the very session that a job continues; True for a job that isn't a cell.
 
         Forks have the seed of their origin, so one of the same name that has ended looks the same.
         """
@@ -316,7 +316,7 @@ class Scripts:
         return False
 
     async def resume(self, stored: StoredExecution, client: Client) -> ExecutionRecord:
-        """Go on with a script whose process has died, or for which something has come about that it waits for.
+        """Resume an interrupted script, or a suspended one that can proceed.
 
         Args:
             stored: Its execution, as it was read.
@@ -337,11 +337,11 @@ class Scripts:
             )
         if not can:
             hint = f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for."
-            raise not_suspended(stored.id, f"it can't go on: {status}", hint)
+            raise not_suspended(stored.id, f"it can't be resumed: {status}", hint)
         if stored.key is None:
             # The programs that it has started would be started anew.
-            hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
-            raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
+            hint = f"mcp-bridge execution cancel {stored.id} cancels it; mcp-bridge execution show says what it did."
+            raise not_suspended(stored.id, "it can't be resumed without an idempotency key", hint)
         active = await self.resume_from_record(stored, client)
         if active is None:
             raise not_suspended(stored.id, "somebody has resumed it")
@@ -734,8 +734,8 @@ class Scripts:
         script = active.script
         if record.session is not None and "interrupted" in record.session:
             record.notices.append(
-                f"the cell was interrupted, and the session {record.session['name']!r} goes on; "
-                "if its sandbox is lost, it can't be rebuilt past this cell"
+                f"the cell was interrupted, and the session {record.session['name']!r} continues; if its "
+                "sandbox is lost, it can't be rebuilt past this cell"
             )
         record.notices += await self._untaken_events(script)
         unused = None

@@ -47,7 +47,7 @@ class Outputs:
             try:
                 data = base64.b64decode(message.base64 or "", validate=True)
             except (binascii.Error, ValueError):
-                raise WireError("bad_params", "output.write: 'base64' is none") from None
+                raise WireError("bad_params", "output.write: 'base64' is invalid") from None
         stored = self._streams[message.stream]
         if message.offset is not None and message.offset < len(stored):
             data = data[len(stored) - message.offset :]

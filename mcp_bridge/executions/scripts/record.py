@@ -125,7 +125,7 @@ def suspend(
     if names := [row["name"] for row in waiting if row["kind"] == EVENT]:
         ways.append(send_command(names[0], record.execution) + " brings it.")
     if not asks and kinds & {"wait", EVENT}:
-        ways.append("A bridge that serves goes on by itself.")
+        ways.append("A bridge that serves resumes it automatically.")
     hint = " ".join([*ways, again])
     code: Code = "approval_needed" if asks else "still_waiting"
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
@@ -138,9 +138,9 @@ def resume_instruction(key: str | None) -> str:
         key: The key that was made for the run, if it had none.
     """
     return (
-        f"the same code goes on, with no key or with the key {key}"
+        f"the same code resumes it, with no key or with the key {key}"
         if key
-        else "the same code with the same key goes on"
+        else "the same code with the same key resumes it"
     )
 
 

@@ -59,10 +59,10 @@ class ReadingRecorder:
 async def replayed_script(
     store: ProgramStore, recorder: Recorder, runner: SandboxRunner, stored: StoredExecution
 ) -> Replayed:
-    """Run a script in a sandbox with the recorded answers, and compare what it does with the record.
+    """Replay a script in a sandbox with the recorded answers, and compare what it does with the record.
 
-    The functions of a server are made of the tools that it has now, which may start it; what isn't recorded of what was
-    looked up is looked up now. Nothing else outside of the sandbox is used.
+    The functions of a server are made of the tools that it has now, which may start it; lookups that weren't recorded
+    are repeated. Nothing else outside of the sandbox is used.
 
     Args:
         store: The store of executions.

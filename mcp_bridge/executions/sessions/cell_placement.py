@@ -1,4 +1,4 @@
-"""Where a cell is in its session: its last one; or run dry, and not in it yet; or left behind by a session gone on.
+"""Where a cell is in its session: its last cell; or run dry, and not in it yet; or detached, as the session continued.
 
 A cell that is run dry has a place, and isn't in its session until it is run: other cells may come first.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
-SESSION_ADVANCED = "its session has gone on without it, or has ended"
+SESSION_ADVANCED = "its session has continued without it, or has ended"
 """Why a cell that was run dry is cancelled."""
 
 
@@ -107,7 +107,7 @@ class CellPlacement:
         """Make a cell that was run dry its session's last one.
 
         Raises:
-            SessionMovedError: The session has gone on meanwhile.
+            SessionMovedError: The session has continued meanwhile.
         """
         if last:
             # Which need not be the one before that it was run dry after.
@@ -143,7 +143,7 @@ class CellPlacement:
 
 
 async def reason_never_resumed(heads: SessionStore, stored: StoredExecution, history: CallHistory) -> str | None:
-    """Why a cell that hasn't ended never goes on: a clause; None if it can, or is no cell, or was only run dry so far.
+    """Why an unfinished cell can't be resumed: a clause; None if it can, isn't a cell, or was only run dry so far.
 
     Args:
         heads: The last cells of sessions.
@@ -158,7 +158,7 @@ async def reason_never_resumed(heads: SessionStore, stored: StoredExecution, his
 
 
 def _left(session: str) -> str:
-    return f"its session {session!r} has ended, or has gone on without it"
+    return f"its session {session!r} has ended, or has continued without it"
 
 
 def placement_guard(

@@ -247,7 +247,7 @@ class Rebuilding(Generic[S]):
                 "Sessions aren't rebuilt here."
                 if active.script.is_dry
                 else f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
-                hint="The operator can set rebuild in [sessions]. To begin anew: await runtime.end_session(name).",
+                hint="The operator can set rebuild in [sessions]. To start over: await runtime.end_session(name).",
             )
         sandbox: S | None = None
         as_written = frozenset[str]()

@@ -97,7 +97,7 @@ class Sessions:
             blocked = BridgeError(
                 "session_waiting",
                 f"The cell {place.number} of the session {session!r} waits. {waits.get('message', '')}".rstrip(),
-                hint=f"The same code goes on with it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
+                hint=f"The same code resumes it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
                 execution=head.id,
             )
         return Turn(place.after(head.id), head.id, blocked)
@@ -183,8 +183,8 @@ class Sessions:
                     "session_lost",
                     f"The session {session!r} can't be forked there: its cell {stored.id} is erased, and with it which"
                     " cells were before.",
-                    hint=f"mcp-bridge session show {session} lists the cells that are known. To begin anew, give the"
-                    " new session a name and no fork.",
+                    hint=f"mcp-bridge session show {session} lists the cells that are known. To start over, give "
+                    "the new session a name and no fork.",
                 )
             if place.number == number if at else left != "nothing":
                 if left == "names":
@@ -199,7 +199,7 @@ class Sessions:
                 break
         raise BridgeError(
             "unknown_cell",
-            f"The session {session!r} has no cell {text or 'that has ended'} to go on from{why}.",
+            f"The session {session!r} has no cell {text or 'that has ended'} to continue from{why}.",
             hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 
@@ -437,17 +437,17 @@ class SessionLostError(BridgeError):
         name, before = place.session, place.number - 1
         lost, reason = fork or name, why.removesuffix(".")
         which = f"its cell {place.number}" if fork is None else f"the cell {place.number} of {name!r}"
-        earlier = f"A new session can go on from before it: fork={f'{name}@{before}'!r}." if before else ""
+        earlier = f"A new session can continue from before it: fork={f'{name}@{before}'!r}." if before else ""
         if is_made:
             message = (
                 f"Without its sandbox, the session {lost!r} is lost from {which} ({stored.id}) on."
                 f" It can't be rebuilt past that cell: {reason}."
             )
-            anew = f"To begin anew, end it: await runtime.end_session({lost!r})."
+            anew = f"To start over, end it: await runtime.end_session({lost!r})."
         else:
             message = (
-                f"The session {lost!r} can't be made as a fork: {which} ({stored.id}), of which it needs what it has"
-                f" left, can't be had again: {reason}."
+                f"The session {lost!r} can't be forked: it needs what {which} ({stored.id}) left behind, which "
+                f"can't be rebuilt: {reason}."
             )
             anew = f"The session {name!r} is as it was, and the name {lost!r} is free."
         hint = " ".join(filter(None, ["Nothing was done twice.", mend, earlier, anew]))
@@ -475,7 +475,7 @@ def lost_at(stored: StoredExecution, why: str, mend: str = "", **sides: Any) -> 
     return BridgeError(
         "session_lost",
         f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
-        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
         **sides,
     )
 
@@ -512,5 +512,5 @@ def _erased(session: str, execution: str) -> BridgeError:
     return BridgeError(
         "session_lost",
         f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
-        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
     )

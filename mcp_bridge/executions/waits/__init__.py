@@ -1,1 +1,1 @@
-"""Waits of scripts: for a time and for an event; who sends events, and who goes on when the time has come."""
+"""Waits of scripts: for a time and for an event; sending events, and resuming when the time has come."""

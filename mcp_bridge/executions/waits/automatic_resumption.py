@@ -1,12 +1,12 @@
-"""A bridge that serves goes on with suspended executions by itself: when their time has come, or their event is there.
+"""A bridge that serves resumes suspended executions automatically: when their time has come, or their event is there.
 
-With a program that belongs to a script which isn't over, the script goes on.
+For a program of a script that hasn't ended, it resumes the script.
 
-Only with those that ran last under the same policy and with the same servers, secrets and files: a state directory may
+Only those that ran last under the same policy and with the same servers, secrets and files: a state directory may
 be shared by bridges with other configurations, whose executions this one must not give other servers, or other rights;
-and a principal may have lost its table, and would have everybody's rights without it. And only
-with those that ran since the log was last restored from a backup, or has lost entries: what the others have done by
-then isn't known, and would be done again. Others wait for who asks for them.
+and a principal may have lost its table, and would have everybody's rights without it. And only those that ran since
+the log was last restored from a backup, or has lost entries: what the others have done by then isn't known, and would
+be done again. Others wait until somebody resumes them.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class AutomaticResumption:
                 self._owner_of(going_on.stored)
             except BridgeError as exc:
                 if exc.code == "not_a_principal":
-                    logger.warning("the execution %s is cancelled: its principal is nobody any more", execution)
+                    logger.warning("the execution %s is cancelled: its principal no longer exists", execution)
                     going_on.scope.cancel()
 
     async def look(self, tasks: TaskGroup) -> None:
@@ -183,12 +183,12 @@ class AutomaticResumption:
             await self._resume(execution)
             await self._pause(execution)
         except BridgeError as exc:
-            logger.info("the execution %s could not go on: %s", execution, exc)
+            logger.info("the execution %s could not be resumed: %s", execution, exc)
             with contextlib.suppress(BridgeError):
                 await self._pause(execution)
         except Exception:
             # A fault of ours must not end the others.
-            logger.exception("going on with the execution %s failed", execution)
+            logger.exception("resuming the execution %s failed", execution)
             with contextlib.suppress(BridgeError):
                 await self._pause(execution)
         finally:
@@ -209,7 +209,7 @@ class AutomaticResumption:
             return
         if self._is_stopped:
             return
-        logger.info("going on with the execution %s, whose wait is over", execution)
+        logger.info("resuming the execution %s, whose wait is over", execution)
         with anyio.CancelScope() as scope:
             self._going_on[execution] = _GoingOn(stored, scope)
             try:

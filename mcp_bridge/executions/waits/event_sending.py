@@ -101,7 +101,7 @@ def awaited_effect(stored: StoredExecution, name: str) -> int:
             return effect
     if rows:
         # It would go on without the payload.
-        hint = f"mcp-bridge execution resume {stored.id} has it go on without the event."
+        hint = f"mcp-bridge execution resume {stored.id} resumes it without the event."
         raise not_suspended(stored.id, f"its time for the event {name[:100]!r} is over", hint)
     raise not_suspended(stored.id, f"it doesn't wait for the event {name[:100]!r}")
 
@@ -152,8 +152,8 @@ async def executions_awaiting(store: ProgramStore, recorder: Recorder, principal
             "nobody_waits",
             f"Nothing of the principal {principal} waits for the event {name!r}, so it was not sent.",
             hint=(
-                "`mcp-bridge execution list` has what waits, and whose it is: another principal's gets it with "
-                "--principal NAME. With --execution ID it is kept for that script."
+                "`mcp-bridge execution list` lists what waits, and whose it is: another principal's gets it with "
+                "--principal NAME. With --execution ID it is stored for that script."
             ),
         )
     return found

@@ -181,7 +181,7 @@ class ScriptWaits:
             raise BridgeError(
                 "too_many_waits",
                 f"This script has waited {MAX_WAITS} times, the limit.",
-                hint="Each wait may run the script again from its beginning: let a new script go on.",
+                hint="Each wait may run the script again from its beginning: continue in a new script.",
             )
 
     async def _until(self, call: CallRecorder, until: float) -> None:

@@ -1,4 +1,4 @@
-"""When a suspended script can go on, by what its record says of its waits."""
+"""When a suspended script can be resumed, by what its record says of its waits."""
 
 from __future__ import annotations
 

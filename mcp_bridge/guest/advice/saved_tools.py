@@ -89,7 +89,7 @@ def _used(table: symtable.SymbolTable) -> set[str]:
 
 def _notice(name: str, missing: set[str], at_once: set[str], names: dict[str, Any]) -> str:
     """What is told of the names that a function will miss. Those that are needed `at_once` are outside of its body."""
-    told = f"save_tool: {name!r} is kept, but uses {_listed(missing)} of this script, which later ones don't have."
+    told = f"save_tool: {name!r} is saved, but uses {_listed(missing)} of this script, which later ones don't have."
     if inside := missing - at_once:
         written = [line for one in sorted(inside) if (line := _import(one, names.get(one))) is not None]
         told += " Import or define what it uses inside it, and save it again"

@@ -173,7 +173,7 @@ class Inputs:
             count = len(rest) + (int(last) - 1 if is_count else 0)
             lines.append(f"{count} more of {name}" if name else f"{count} more")
         for line in lines:
-            print(f"[not handed in: {line}]", file=sys.stderr)  # noqa: T201  (what the script prints may be data)
+            print(f"[not provided: {line}]", file=sys.stderr)  # noqa: T201  (what the script prints may be data)
 
     def on_event(self, event: str, args: tuple[Any, ...]) -> None:
         """An audit hook: have what is about to be opened in `FOLDER` there, and names that are about to be listed."""
@@ -389,7 +389,7 @@ def _content(channel: Channel, name: str, found: dict[str, Any]) -> Iterator[byt
 
 
 class Parts:
-    """The parts of what was opened. The one after that which is asked for is asked for, too.
+    """The parts of what was opened. The next part is requested ahead of time.
 
     Args:
         channel: The channel.

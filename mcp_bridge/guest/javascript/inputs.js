@@ -181,7 +181,7 @@ class Inputs {
       const count = rest.length + (last ? Number(last[1]) - 1 : 0);
       told.push(name === undefined ? `${count} more` : `${count} more of ${name}`);
     }
-    for (const line of told) process.stderr.write(`[not handed in: ${line}]\n`);
+    for (const line of told) process.stderr.write(`[not provided: ${line}]\n`);
   }
 
   // From now on, have files of the folder fetched when they are opened or moved, or a folder's listed. Also to be written,

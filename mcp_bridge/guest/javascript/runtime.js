@@ -43,7 +43,7 @@ function missedBy(text, name) {
   // Loaded late: few scripts keep a function.
   const missed = require('./free_names').freeNames(text).filter((one) => !EVERYWHERE.has(one) && !one.startsWith('__mcp_'));
   if (missed.length === 0) return '';
-  return `save_tool: '${name}' is kept, but uses ${missed.join(', ')} of this script, which later ones don't have. `
+  return `save_tool: '${name}' is saved, but uses ${missed.join(', ')} of this script, which later ones don't have. `
     + 'Import (await import("...")) or define what it uses inside it, and save it again\n';
 }
 

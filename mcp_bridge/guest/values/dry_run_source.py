@@ -1,6 +1,6 @@
-"""A dry run's code: where Python tells a value nothing of being decided on, the code looks at it first.
+"""A dry run's code: where Python decides on a value without calling its methods, the code checks it first.
 
-That is `is` and `is not`, `match`, and the functions of `FUNCTIONS`. What else needs a value tells the value itself.
+That is `is` and `is not`, `match`, and the functions of `FUNCTIONS`. Anything else needing a value calls its methods.
 """
 
 import ast

@@ -110,7 +110,7 @@ def fitting(mime: str, body: str) -> dict[str, Any] | str:
     try:
         found = header(binascii.a2b_base64(body[:HEAD_CHARS]))
     except ValueError:
-        return "its base64 is none"
+        return "its base64 is invalid"
     if found is None:
         return "its header can't be read"
     is_wide = max(found.width, found.height) > MAX_SIDE

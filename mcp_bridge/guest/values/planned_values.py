@@ -1,4 +1,4 @@
-"""What a call gives in a dry run that isn't made: a value that stands for its result."""
+"""The stand-in for the result of a call that a dry run doesn't make."""
 
 import sys
 

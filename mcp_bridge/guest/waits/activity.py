@@ -1,4 +1,4 @@
-"""What a script does while it waits: the host asks, and ends no sandbox in which something goes on."""
+"""What a script does while it waits: the host asks, and ends no sandbox in which something still runs."""
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.waits.processor_time import processor_seconds
@@ -7,7 +7,7 @@ from mcp_bridge.wire.messages import ActivityReport
 
 
 def tell(number: int, channel: Channel) -> None:
-    """Answer a question of the host, if that can be told: a script of which it isn't is taken for one that computes.
+    """Report the script's activity to the host. A script that can't report is treated as computing.
 
     Args:
         number: The question's.

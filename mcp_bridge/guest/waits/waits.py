@@ -1,4 +1,4 @@
-"""`runtime.sleep_until` and `runtime.wait_event`: a long wait gives up the container, and the script goes on later."""
+"""`runtime.sleep_until` and `runtime.wait_event`: a long wait gives up the container, and the script resumes later."""
 
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.host_requests import MCPError

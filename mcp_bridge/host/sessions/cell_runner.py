@@ -147,7 +147,7 @@ class CellRunner:
                 raise
             hint = exc.hint
             if self._live.head(SessionKey(self._principal, cell.session)) == cell.previous:
-                hint = "The session is as it was: without dry_run the cell runs in it, each write decided by itself."
+                hint = "The session is as it was: without dry_run the cell runs in it, each write decided separately."
             raise BridgeError(
                 exc.code,
                 f"A cell is run dry in a copy of its session, for which the cells before run again. {exc.message}",

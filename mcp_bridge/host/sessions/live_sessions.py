@@ -224,7 +224,7 @@ class LiveSessions:
         try:
             ended = await self._ended(looked)
         except BridgeError as exc:
-            logger.debug("whether sessions have ended can't be told: %s", exc)
+            logger.debug("can't find out whether sessions have ended: %s", exc)
             return
         for session in ended:
             key = SessionKey(*session)

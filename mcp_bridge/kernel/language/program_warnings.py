@@ -100,7 +100,7 @@ def _like_paths(steps: tuple[Step, ...]) -> Iterator[Fault]:
     """Ids that can be mistaken for a path of steps, or for a line of their own, in a trace."""
     for place, step in _everywhere(steps):
         if _COMPOSED.search(step.id) or not step.id.isprintable():
-            message = f"the id {step.id[:60]!r} reads like a path of steps, or several words: no reference leads to it"
+            message = f"the id {step.id[:60]!r} reads like a path of steps, or several words: it can't be referenced"
             yield Fault(f"{place}.id", "bad_value", message)
 
 
@@ -108,7 +108,7 @@ def _lost_items(steps: tuple[Step, ...]) -> Iterator[Fault]:
     """Maps whose item has the name of its number."""
     for place, step in _everywhere(steps):
         if isinstance(step, MapStep) and step.item_name == "index":
-            message = "$index is the number of the item: by this name nothing leads to the item itself"
+            message = "$index is the number of the item: with `as: index` the item can't be referenced"
             yield Fault(f"{place}.as", "bad_value", message)
 
 

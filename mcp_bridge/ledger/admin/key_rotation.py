@@ -1,4 +1,4 @@
-"""The log goes on with another signing key: rotated, or replaced because it is lost."""
+"""The log continues with another signing key: rotated, or replaced because it is lost."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def rotate_key(database: Database) -> str:
         if count >= MAX_KEYS:
             raise BridgeError(
                 "too_many_keys",
-                f"The log has had {count} keys, as many as whoever verifies it takes.",
-                hint="To go on with another key, move the state directory away: another log begins.",
+                f"The log has had {count} keys, the most that verifiers accept.",
+                hint="To continue with another key, move the state directory away: another log begins.",
             )
         # Whoever has rotated the key before may not have come to that, and the next one takes the name.
         take_next_key(transaction.connection, directory)

@@ -53,6 +53,6 @@ def require_free(path: Path, used: int) -> None:
     if free < FREE_SPACE_FACTOR * used:
         raise BridgeError(
             "disk_full",
-            f"Writing {path} anew takes {int(FREE_SPACE_FACTOR * used)} bytes for a while, and {free} are free.",
+            f"Rewriting {path} takes {int(FREE_SPACE_FACTOR * used)} bytes for a while, and {free} are free.",
             hint="Make room on the disk, or erase more first.",
         )

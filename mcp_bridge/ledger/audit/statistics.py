@@ -96,7 +96,7 @@ def _time(entry: bytes) -> float:
     try:
         return decode(entry).time / 1e6
     except BridgeError as exc:
-        raise damaged(f"its first entry or its last one is none ({exc.message.rstrip('.')})") from None
+        raise damaged(f"its first or last entry is invalid ({exc.message.rstrip('.')})") from None
 
 
 def _target_state(record: str) -> TargetState:

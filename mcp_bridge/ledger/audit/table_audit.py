@@ -1,4 +1,4 @@
-"""The table audit: checks the tables beside the log in its file against the entries.
+"""The table audit: checks the other tables of the log's file against the entries.
 
 Nobody without the master key can forge a row: each has a MAC, or is sealed. Old rows could be put back, or rows
 removed; that is found if an entry tells of them. SECURITY.md lists what no entry tells of.
@@ -168,7 +168,7 @@ class TableAudit:
             raise damaged("it has another head, or more than one")
         text, _ = notes.split_note(note)
         if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
-            raise damaged("what stands beside its head is not the head's own")
+            raise damaged("the columns next to its head don't match the head")
         if not self._keys or ledger.vkey != self._keys[-1][1].vkey:
             raise damaged("its head is signed with another key than its entries name")
         notes.open_checkpoint(note, [signing.Verifier.parse(ledger.vkey)])
@@ -230,7 +230,9 @@ class TableAudit:
     def _check_references(self, ledger: Ledger, *, has_tokens: bool) -> None:
         """Check that a value exists until the log says that it is erased, and not after."""
         if odd := [sequence for sequence, count in self._withheld.items() if count]:
-            raise damaged(f"the payload of the entry {min(odd)} is missing, or the log says that it is, and it isn't")
+            raise damaged(
+                f"the payload of the entry {min(odd)} is missing, or present although the log says that it isn't"
+            )
         if not has_tokens:
             self._check_old_references(ledger.connection)
             return
@@ -245,7 +247,7 @@ class TableAudit:
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
         if known != self._tokens or self._references:
-            raise damaged("the values behind references that are erased are not those that the log says")
+            raise damaged("the erased references don't match those in the log")
 
     def _check_old_references(self, connection: sqlite3.Connection) -> None:
         """As `_check_references`, for a file that only earlier versions have written."""

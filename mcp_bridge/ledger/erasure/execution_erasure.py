@@ -303,7 +303,7 @@ async def empty_journal(database: Database, seconds: float | None = None) -> Non
         if time.monotonic() > deadline:
             raise BridgeError(
                 "erasure_unfinished",
-                "The erasure is done, but somebody who reads the file keeps its journal from being emptied.",
+                "The erasure is done, but a reader of the file keeps its journal from being emptied.",
                 hint="It is emptied at the next start of the bridge, or by the next `mcp-bridge erase`.",
             )
         await anyio.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The cells that sessions are rebuilt from, which limits of age and size leave as long as their session may go on.
+"""The cells that sessions are rebuilt from, which limits of age and size leave as long as their session may continue.
 
 Only a session's row says which execution is its last cell, and only a cell says which one was before it.
 """

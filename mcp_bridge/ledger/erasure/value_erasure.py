@@ -57,8 +57,8 @@ def _erase_behind(
     if not found:
         raise BridgeError(
             "nothing_to_erase",
-            f"Nothing is kept behind the reference {reference!r:.80}.",
-            hint="References stand in what mcp-bridge execution show tells, as vault://ref/….",
+            f"No value is stored for the reference {reference!r:.80}.",
+            hint="mcp-bridge execution show prints references, as vault://ref/….",
         )
     if running := running_of(transaction, dict.fromkeys(execution for execution, _, _ in found), under_way):
         raise BridgeError(

@@ -84,7 +84,7 @@ def _from_command(command: list[str]) -> bytes:
         raise BridgeError(
             "key_unusable",
             "What stands in master_key is a key, and has to be the name of a command that prints one.",
-            hint="See master_key in [ledger]. Whoever could read the configuration could read that key.",
+            hint="See master_key in [ledger]. Anyone who can read the configuration could read that key.",
         )
     try:
         done = subprocess.run(

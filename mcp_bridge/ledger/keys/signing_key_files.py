@@ -1,4 +1,4 @@
-"""The files of the key that the log is signed with, beside the ledger's own file."""
+"""The files of the key that the log is signed with, next to the ledger's own file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ PUBLIC_KEY_FILE = "checkpoint.pub"
 _MAX_PUBLIC_KEY_BYTES = 1024
 
 _LOST = (
-    "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
+    "Without it the log can't be continued by the same signer. If it is lost for good: mcp-bridge audit "
+    "rotate-key --lost."
 )
 
 

@@ -175,7 +175,7 @@ def _decode_any(data: bytes) -> Leaf:
         if not _is_text(value) and not (name in {"program", "step"} and value is None):
             raise _bad(f"its {name} is no text")
     if not isinstance(leaf.kind, str) or leaf.kind not in KINDS:
-        raise _bad("its kind is none that there is")
+        raise _bad("it has an unknown kind")
     for name in ("sequence", "time"):
         if not (isinstance(fields[name], int) and not isinstance(fields[name], bool)):
             raise _bad(f"its {name} is no whole number")

@@ -154,7 +154,7 @@ class Ledger:
                 raise damaged(f"the entry {frontier.size} is missing")
             found = self._read(*row)
             if frontier.append(leaf_hash(found.data)) != row[4]:
-                raise damaged(f"the hashes beside the entry {row[0]} are not its own")
+                raise damaged(f"the hashes next to the entry {row[0]} don't match it")
             yield found
         if end is None and frontier.size != self.size:
             raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
@@ -164,7 +164,7 @@ class Ledger:
     ) -> ReadEntry:
         leaf = decode(data)
         if (leaf.sequence, leaf.execution, leaf.kind) != (sequence, execution, kind):
-            raise damaged(f"what stands beside the entry {sequence} is not its own")
+            raise damaged(f"the columns next to the entry {sequence} don't match it")
         if self.master is None and execution != LEDGER:
             return ReadEntry(leaf, data, None, None, nodes)
         payload = payload_of(leaf, sealed, self._pieces_of(execution))
@@ -373,7 +373,7 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
         why = "it takes longer than any ledger of its size" if endless else str(exc)
         raise BridgeError(
-            "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
+            "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Restore a backup."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints held against a log: whether one is the log's, by origin, size and root; and which proves an entry best.
+"""Checkpoints compared with a log: whether one is the log's, by origin, size and root; and which proves an entry best.
 
 Signatures are checked before (`notes`): these say who has signed a checkpoint, not whether it is of this log.
 """

@@ -219,7 +219,8 @@ def in_use(
             "retired_key",
             f"A checkpoint of {checkpoint.size} entries is signed with a key of {plain_name(by.name)} that another has "
             f"replaced: it signs none of more than {by.until}.",
-            hint="Whoever has the old key can have made it. Ask for a checkpoint that the log's key of now has signed.",
+            hint="Anyone who has the old key could have made it. Ask for a checkpoint signed with the log's "
+            "current key.",
             key=by.vkey,
         )
     return current

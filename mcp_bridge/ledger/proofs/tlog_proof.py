@@ -154,7 +154,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     if elsewhere and not compared:
         raise BridgeError(
             "bad_argument",
-            f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of "
+            f"A proof from a log of {checkpoint.size} entries can't be checked against a checkpoint of "
             f"{', '.join(str(known_checkpoint.size) for known_checkpoint in elsewhere[:_SIZES_TOLD])}.",
             hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
         )

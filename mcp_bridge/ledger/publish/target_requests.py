@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 64 << 10
 
 _TEXT = {"content-type": "text/plain; charset=utf-8", "accept-encoding": "identity"}
-_TRIED_AGAIN = "A bridge that runs tries again by itself; `mcp-bridge audit publish` does so now."
+_TRIED_AGAIN = "A running bridge retries automatically; `mcp-bridge audit publish` does so now."
 _PASSING = frozenset({408, 425, 429})
 """Statuses besides 5xx after which the same may work later (RFC 9110, section 15)."""
 

@@ -278,9 +278,10 @@ def _held(
         if time.monotonic() > deadline:
             raise _unusable(
                 target,
-                f"{read.offset} of its {os.fstat(fd).st_size} bytes were held against the log, and there was no time "
-                "for more",
-                "The next attempt goes on from there. If it comes often, set a longer `timeout` or name another file.",
+                f"{read.offset} of its {os.fstat(fd).st_size} bytes were compared with the log, and there was "
+                "no time for more",
+                "The next attempt continues from there. If it comes often, set a longer `timeout` or name "
+                "another file.",
             )
     if read.held is not None:
         return read.held.size

@@ -53,7 +53,7 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
                 note = await source.newest()
                 checkpoint = checkpoint_of(note)
                 if held > checkpoint.size:
-                    raise bad_answer(target, f"that it has cosigned {held} entries, of which nobody here knows")
+                    raise bad_answer(target, f"that it has cosigned {held} entries, which are unknown here")
             elif held < old:
                 logger.warning("the %s says %d entries, and has cosigned %d before", target.id, held, old)
             old = held

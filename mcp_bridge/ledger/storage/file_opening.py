@@ -141,7 +141,7 @@ def check_before_open(path: Path, position: PositionFile, *, alone: bool = False
                 "ledger_missing",
                 f"There is {path.with_name(KEY_FILE)}, and the ledger that it signs, {path}, is gone or empty.",
                 hint="Put it back; or move the directory away, and restore a backup (mcp-bridge restore FILE, with"
-                " --keys for keys that aren't in it). To begin anew, move the directory away whole.",
+                " --keys for keys that aren't in it). To start over, move the whole directory away.",
             )
         return
     try:

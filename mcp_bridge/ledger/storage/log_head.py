@@ -42,7 +42,7 @@ def read_head(connection: sqlite3.Connection) -> Head:
     head = Head(*row)
     # A corrupted byte can change the type of a value, whatever the schema says.
     if [type(value) for value in head] != [int, bytes, str, str] or head.size < 0:
-        raise damaged("its head is none")
+        raise damaged("its head is invalid")
     return head
 
 

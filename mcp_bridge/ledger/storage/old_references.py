@@ -203,8 +203,8 @@ def _requests(log: Log, path: Path) -> str:
         key = path.read_bytes()
     except FileNotFoundError:
         logger.warning(
-            "%s is missing. Without it nobody can tell what idempotency keys of an earlier version were given for: what"
-            " is asked for under one is refused. Put it back, then start again",
+            "%s is missing. Without it, idempotency keys of an earlier version can't be matched with their "
+            "requests: requests that use one are refused. Put it back, then start again",
             path,
         )
         return OLD_REQUESTS_GONE

@@ -1,4 +1,4 @@
-"""The position of a ledger's last commit, in the file `ledger.head` beside it: shows a rollback of the write-ahead log.
+"""The position of a ledger's last commit, in `ledger.head` next to it: shows a rollback of the write-ahead log.
 
 SQLite takes its write-ahead log to end at the first bad checksum. After a kill, the last commits are in that log alone:
 if one byte of it changes, SQLite goes back to an earlier commit, which looks like any other state, and what was done
@@ -175,7 +175,7 @@ class PositionFile:
         if size < self._known.size:
             raise self.behind(f"{size} entries")
         if writes < self._known.writes:
-            raise self.behind(f"{size} entries, and lacks later changes of what is beside them")
+            raise self.behind(f"{size} entries, and lacks later changes of the tables next to them")
 
     def accept(self, connection: sqlite3.Connection) -> Position | None:
         """Let the next commit's position replace a later one that is recorded. Gives that one; None if it is unknown.
@@ -215,17 +215,17 @@ class PositionFile:
         return BridgeError(
             "ledger_head_damaged",
             f"{self.path}, which says how far the ledger had come, was changed.",
-            hint="Whether the ledger is whole isn't known: what it no longer knows of would be done again, so"
-            " nothing is done. Put the state directory back from a copy. If nothing is missing, or you have"
-            f" made sure of what is: {_ACCEPT}.",
+            hint="The ledger may have lost entries, and effects that it no longer records would be repeated, so "
+            "nothing is done. Restore the state directory from a copy. If nothing is missing, or you have "
+            f"made sure of what is: {_ACCEPT}.",
         )
 
     def unwritten(self, exc: OSError) -> BridgeError:
         """The error for a commit whose position can't be recorded."""
         return PositionError(
             "not_recorded",
-            f"The record of executions is written, and how far it has come can't be, to {self.path}: {exc.strerror}.",
-            hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
+            f"The ledger was written, but its position can't be recorded in {self.path}: {exc.strerror}.",
+            hint="The last entries are written: look before you repeat a request. See to the disk, and to the owner"
             " and mode of the file. Then start again.",
         )
 
@@ -237,10 +237,10 @@ class PositionFile:
         return BridgeError(
             "ledger_behind",
             f"{self._ledger} has {found}; it had {size} entries, as {self.path.name} says.",
-            hint="Its write-ahead log was changed or removed, or an older copy was put in its place. What it no longer"
-            " knows of would be done again, so nothing is done. Keep a copy of the state directory as it is, and put"
-            f" the ledger back as it was, with its -wal file{other}. If that can't be had:"
-            f" look at what was done since, then {_ACCEPT}.",
+            hint="Its write-ahead log was changed or removed, or an older copy was put in its place. Effects that "
+            "it no longer records would be repeated, so nothing is done. Keep a copy of the state directory "
+            f"as it is, and restore the ledger as it was, with its -wal file{other}. If that can't be had: "
+            f"look at what was done since, then {_ACCEPT}.",
             entries=size,
         )
 
@@ -314,7 +314,7 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
         return None
     head, origin = read_head(connection), kept["origin"]
     if not isinstance(origin, str):
-        raise damaged("its name is none")
+        raise damaged("its name is invalid")
     return Position(origin, head.size, head.root, writes_of(kept.get(WRITES)))
 
 

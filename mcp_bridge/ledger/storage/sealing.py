@@ -166,7 +166,7 @@ def damaged(why: str) -> BridgeError:
     return BridgeError(
         "ledger_damaged",
         f"The record of executions is damaged: {why}.",
-        hint="Go on with a backup: `mcp-bridge restore FILE --check` tries one.",
+        hint="Restore a backup: `mcp-bridge restore FILE --check` tries one.",
     )
 
 

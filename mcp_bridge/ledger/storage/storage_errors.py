@@ -34,8 +34,8 @@ _HINTS = {
     sqlite3.SQLITE_FULL: "The disk is full: the operator makes room, then restarts the bridge.",
     sqlite3.SQLITE_READONLY: "The file or its directory can't be written: see to their owner and mode.",
     sqlite3.SQLITE_CANTOPEN: "The file or its directory can't be opened: see to their owner and mode.",
-    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then restart the bridge, or go on with a backup.",
-    sqlite3.SQLITE_NOTADB: "It is no database: put it elsewhere, and set state_dir, or go on with a backup.",
+    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then restart the bridge, or restore a backup.",
+    sqlite3.SQLITE_NOTADB: "It isn't a database: put it elsewhere, and set state_dir, or restore a backup.",
 }
 
 

@@ -96,9 +96,8 @@ class WitnessHead(PositionFile):
         return BridgeError(
             "witness_head_damaged",
             f"{self.path}, which says how much the witness has cosigned, was changed.",
-            hint="Whether it still knows all of that can't be told, so nothing is cosigned. Put the directory back from"
-            f" a copy. If you have made sure that {self._state.name} is as the witness has left it, remove"
-            f" {self.path.name}.",
+            hint="It may have forgotten checkpoints, so nothing is cosigned. Restore the directory from a copy. If "
+            f"you have made sure that {self._state.name} is as the witness left it, remove {self.path.name}.",
         )
 
     def unwritten(self, exc: OSError) -> BridgeError:

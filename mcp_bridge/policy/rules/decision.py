@@ -200,13 +200,13 @@ def _by_rule(
 
 
 def _unblock_hint(program: ProgramRef, cause: Cause) -> str | None:
-    """What lets other executions of a program make their calls, if its text is what they are denied for."""
+    """What the operator can do so that other executions of this program aren't denied."""
     if cause is Cause.SAME_NAME_OTHER_PROGRAM:
         what = f"The program {repr(program.name)[:_MAX_NAME_CHARS]} in it isn't the operator's of today"
-        return f"{what}. Begin it anew; a program that was saved with it is saved again before."
+        return f"{what}. Start it again; save a program that includes it again first."
     if cause is not Cause.PROGRAM_CHANGED:
         return None
-    goes_on = f"puts the program's file back as it was, or lists {program.hash} in the rule's programs"
+    unblocks = f"restores the program's file, or lists {program.hash} in the rule's programs"
     if program.is_unnamed:
-        return f"If the rule is for it, the operator {goes_on}, before others that wait go on."
-    return f"Before others that wait go on, the operator {goes_on}."
+        return f"If the rule is for it, the operator {unblocks}, before other suspended executions resume."
+    return f"Before other suspended executions resume, the operator {unblocks}."

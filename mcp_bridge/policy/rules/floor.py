@@ -1,4 +1,4 @@
-"""A policy over another, its floor: a call has to pass both."""
+"""Two policies in force together, one of them a floor: a call has to pass both."""
 
 from __future__ import annotations
 

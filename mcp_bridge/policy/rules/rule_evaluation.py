@@ -41,11 +41,9 @@ class Cause(enum.Enum):
     NOT_A_STEP = "the call is no step of a program"
     PROGRAM_NOT_LISTED = "the step is in a program that isn't one of the rule's"
     NOT_AN_OPERATOR_PROGRAM = "the step is in a program that isn't the operator's"
-    PROGRAM_CHANGED = "the step is in a program of the operator's as it was when its execution began, and isn't now"
-    SAME_NAME_OTHER_PROGRAM = (
-        "the step is in a program that is run by the name of one of the rule's, and isn't that one"
-    )
-    CALL_LIMIT_REACHED = "it has let through as many calls in this execution as it may"
+    PROGRAM_CHANGED = "the operator has changed or removed the step's program since the execution began"
+    SAME_NAME_OTHER_PROGRAM = "the step's program has the name of one of the rule's, but isn't that one"
+    CALL_LIMIT_REACHED = "its max_calls is reached in this execution"
 
 
 class Finding(NamedTuple):

@@ -48,7 +48,7 @@ class SecretFile:
         remedy: What to do when its content is lost, for hints.
     """
 
-    def __init__(self, state_dir: Path, name: str = FILE_NAME, remedy: str = "set the secrets anew") -> None:
+    def __init__(self, state_dir: Path, name: str = FILE_NAME, remedy: str = "set the secrets again") -> None:
         self.path = state_dir / name
         self._directory = state_dir
         self._remedy = remedy

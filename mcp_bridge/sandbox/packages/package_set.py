@@ -128,7 +128,8 @@ def _incompatible(unfit: Sequence[LockedPackage]) -> BridgeError:
         return BridgeError(
             "packages_incompatible",
             f"The recorded packages are for another kind of machine than this one: {files}.",
-            hint="Nothing has run. Run the bridge on such a machine with this state: what waits goes on there.",
+            hint="Nothing has run. Run the bridge on such a machine with this state to resume suspended executions "
+            "there.",
         )
     # Of those that later Pythons can use, too, the earliest is named.
     wanted = ".".join(map(str, max(min(_python(tag) for tag in one.tags) for one in unfit)))
@@ -136,7 +137,7 @@ def _incompatible(unfit: Sequence[LockedPackage]) -> BridgeError:
     return BridgeError(
         "packages_incompatible",
         f"The recorded packages are for Python {wanted}; this bridge has {platform.python_version()}: {files}.",
-        hint=f"Nothing has run. Run the bridge with Python {wanted}: what waits goes on there.",
+        hint=f"Nothing has run. Run the bridge with Python {wanted} to resume suspended executions there.",
     )
 
 

@@ -112,7 +112,7 @@ class Uv:
         raise BridgeError(
             "packages_unavailable",
             "Packages can't be installed here: uv, which finds and fetches them, isn't on this machine.",
-            hint="The operator installs it where mcp-bridge is (pip install uv), and then it works at once.",
+            hint="The operator installs it where mcp-bridge is (pip install uv), and then it works immediately.",
         )
 
     async def run(self, *arguments: str, work: Path, seconds: float, max_bytes: int) -> ToolResult:

@@ -104,7 +104,7 @@ def _image(mime: str, body: str, room: int) -> Image | Omitted:
     try:
         data = binascii.a2b_base64(body, strict_mode=True)
     except ValueError:
-        return Omitted(name, "its base64 is none")
+        return Omitted(name, "its base64 is invalid")
     if not _MAGIC[mime](data):
         return Omitted(name, "its content is not of that type")
     return Image(mime, body, len(data))

@@ -1,4 +1,4 @@
-"""The record of an execution beside its text: as structured content, or as `_meta` for clients that show the former.
+"""An execution's record, besides its text: as structured content, or as `_meta` for clients that show the former.
 
 A client that shows structured content to its model would show it instead of the text, or both.
 """

@@ -102,7 +102,7 @@ class _Parser(h11.Connection):
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
             if event.http_version not in {b"1.0", b"1.1"}:
-                raise h11.RemoteProtocolError("the version is none of HTTP/1's", error_status_hint=505)
+                raise h11.RemoteProtocolError("the version isn't one of HTTP/1", error_status_hint=505)
             if b"transfer-encoding" in names and (b"content-length" in names or event.http_version == b"1.0"):
                 raise h11.RemoteProtocolError("two lengths")
         return event

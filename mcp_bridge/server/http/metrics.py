@@ -215,7 +215,7 @@ def _of_ledger(figures: LedgerFigures) -> Iterator[Metric]:
     yield _gauge("ledger_disk_free_bytes", "Free space on the ledger's disk", figures.file.free)
     yield _gauge("approvals_open", "Calls and steps that wait for a person's decision", figures.open_approvals)
     if figures.in_doubt is not None:
-        yield _gauge("calls_in_doubt", "Calls of which nobody knows whether they have happened", figures.in_doubt)
+        yield _gauge("calls_in_doubt", "Calls with an unknown outcome", figures.in_doubt)
     unfinished = GaugeMetricFamily(
         "mcp_bridge_executions_unfinished", "Executions that have not ended", labels=["principal", "status"]
     )

@@ -54,7 +54,7 @@ MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
 
 @dataclass(slots=True)
 class _Revocation:
-    """That of a request's credential.
+    """The revocation state of a request's credential.
 
     Attributes:
         is_over: Whether it was revoked.

@@ -388,7 +388,7 @@ class Sessions(StreamableHTTPSessionManager):
                 "events_lost",
                 "There is no stream with this event (Last-Event-ID) in the session, or its events aren't kept (any "
                 "longer: http.replay_size). If its request was sent, it was begun.",
-                "Don't resume it. The session itself goes on.",
+                "Don't resume it. The session itself continues.",
             )
 
     def _is_open(self, session_id: str, user: object) -> bool:
@@ -489,7 +489,7 @@ def _no_room(who: str, most: int, setting: str) -> RefusedRequest:
 
 
 def _unknown_session(request_id: types.RequestId | None, *, resumes: bool) -> RefusedRequest:
-    what = "What it had begun may have been done." if resumes else "The request was not begun."
+    what = "Its calls may have happened." if resumes else "The request was not begun."
     refusal = refused(
         404,
         "unknown_http_session",

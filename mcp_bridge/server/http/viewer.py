@@ -1,4 +1,4 @@
-"""The trace viewer beside MCP, for the same principals: its pages hold nothing, and its API authenticates.
+"""The trace viewer alongside MCP, for the same principals: its pages hold nothing, and its API authenticates.
 
 A browser sends no bearer token by itself: a page asks for it, or takes it from the address's fragment, and sends it
 with its requests. A proxy, though, may know a browser by its certificate, which goes with every page's requests: so the

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """RFC 8259 section 8.1 allows to ignore it."""
 
-BATCH = "Batches of messages aren't taken. Send each message by itself."
+BATCH = "Batches of messages aren't taken. Send each message separately."
 
 NO_ID = (
     "A request's id has to be a string or an integer. This request was not begun. Leave the id out of a notification, "

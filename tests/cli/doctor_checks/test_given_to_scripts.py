@@ -42,7 +42,7 @@ def test_inputs_that_are_not_there_are_told_with_their_paths(findings, tmp_path)
     rows = findings(text)["files"]
     assert {row["level"] for row in rows} == {"warning"}
     assert [row["message"].replace(str(tmp_path), "") for row in rows] == [
-        "Input empty ([files]): /empty has no file that can be handed in.",
+        "Input empty ([files]): /empty has no file that can be provided.",
         "Input gone ([files]): /no/such.csv isn't there.",
         "Input link ([files]): /link is a symbolic link.",
     ]
@@ -56,7 +56,7 @@ def test_many_inputs_that_are_not_there_are_counted(tmp_path):
     sources = {f"n{number}": InputSource(f"n{number}", tmp_path / str(number)) for number in range(50)}
     found = list(input_and_package_checks.files(sources))
     assert len(found) == input_and_package_checks.MAX_LISTED + 1
-    assert found[-1].message == "30 more inputs can't be handed in."
+    assert found[-1].message == "30 more inputs can't be provided."
 
 
 def test_packages_are_allowed_in_vain_without_uv_or_with_an_image_of_the_operators(findings, tmp_path, monkeypatch):

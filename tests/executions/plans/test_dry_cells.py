@@ -285,7 +285,7 @@ async def test_the_list_of_another_bridge_is_not_made_in_a_session_that_has_gone
     async with shop.open(ASKS, state_dir=state) as bridge:
         await bridge.run("n = 10", session="s")
         await decided(bridge)
-        with pytest.raises(BridgeError, match="has gone on without it") as caught:
+        with pytest.raises(BridgeError, match="has continued without it") as caught:
             await bridge.run(CELL["python"], session="s", key="k")
         assert caught.value.code == "not_suspended"
         assert (await bridge.run("n", session="s")).value == "10"
@@ -531,7 +531,7 @@ async def test_a_list_whose_session_goes_on_elsewhere_just_now_is_not_made(shop,
             await move(self, *given)
 
         monkeypatch.setattr(CellPlacement, "move", after_another)
-        with pytest.raises(BridgeError, match="has gone on without it"):
+        with pytest.raises(BridgeError, match="has continued without it"):
             await bridge.run(CELL["python"], session="s", key=key)
         assert (await bridge.lifecycle.stored(dry.execution, "local")).status == "cancelled"
         # As the other bridge has it.

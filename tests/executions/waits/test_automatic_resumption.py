@@ -262,7 +262,7 @@ async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
         await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
 
         def nobody(_):
-            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+            raise BridgeError("not_a_principal", "You aren't a principal of this bridge.")
 
         await look_once(AutomaticResumption(bridge.lifecycle, nobody, 2, nothing))
         assert await status(bridge, record.execution) == "suspended"
@@ -285,7 +285,7 @@ async def test_an_owner_who_becomes_nobody_while_a_script_goes_on_has_it_cancell
 
         def owner(_):
             if lost:
-                raise BridgeError(lost[0], "You are nobody that this bridge is for.")
+                raise BridgeError(lost[0], "You aren't a principal of this bridge.")
             return bridge
 
         going_on = AutomaticResumption(bridge.lifecycle, owner, 2, nothing)

@@ -78,11 +78,11 @@ def test_verify_says_what_it_has_verified_by_what(ledger):
     told = ledger.run("audit", "verify")
     size = size_of(ledger)
     assert f"verified: {ledger.path}: {size} entries of mcp-code-bridge/" in told.err + told.out
-    assert "held against no checkpoint that was kept elsewhere" in told.err + told.out
+    assert "not checked against a checkpoint stored elsewhere" in told.err + told.out
     kept = kept_checkpoint(ledger)
     more(ledger)
     told = ledger.run("audit", "verify", "--checkpoint", kept)
-    assert "agrees with 1 checkpoints that were kept elsewhere" in told.err + told.out
+    assert "agrees with 1 checkpoints that were stored elsewhere" in told.err + told.out
     facts = ledger.run("audit", "verify", "--checkpoint", kept, "--json").json
     assert (facts["status"], facts["authenticated"], facts["compared"], facts["opened"]) == ("verified", True, 1, True)
     assert (facts["size"], facts["keys"], facts["executions"]) == (size_of(ledger), [ledger.key], 3)
@@ -264,7 +264,7 @@ def test_a_proof_is_held_against_a_checkpoint_that_was_kept(ledger, tmp_path):
     ledger.run("audit", "prove", "3", "--out", proof)
     command = ("audit", "verify", proof, "--key", ledger.key, "--checkpoint")
     told = ledger.run(*command, kept).out
-    assert "agrees with 1 checkpoints that were kept elsewhere" in told
+    assert "agrees with 1 checkpoints that were stored elsewhere" in told
     assert ledger.run(*command, kept, "--checkpoint", kept, "--json").json["compared"] == 2
     more(ledger)
     later = kept_checkpoint(ledger, "later.txt")
@@ -275,7 +275,7 @@ def test_a_proof_is_held_against_a_checkpoint_that_was_kept(ledger, tmp_path):
     assert ledger.run(*command, every, "--json").json["compared"] == 1
     for checkpoint, code in ((kept, 0), (later, 2), (every, 0)):
         assert small_run(proof, "--key", ledger.key, "--checkpoint", checkpoint).returncode == code
-    assert "held against no checkpoint" not in ledger.run(*command[:-1]).out
+    assert "not checked against a checkpoint" not in ledger.run(*command[:-1]).out
 
 
 @pytest.mark.parametrize("words", [(), ("--key", "{key}")])
@@ -334,7 +334,7 @@ def test_what_was_not_opened_and_what_is_erased_is_told(ledger, tmp_path):
     ledger_copies.backup(ledger.path, tmp_path / "copy", None, None)
     (ledger.state / "master.key").unlink()
     told = ledger.run("audit", "verify", tmp_path / "copy", "--key", ledger.key).out
-    assert "payloads and the rows beside the log were not opened: no master key" in told
+    assert "payloads and tables were not decrypted: the log's master key" in told
     assert "1 executions erased" in told
 
 
@@ -354,7 +354,8 @@ def test_a_payload_can_t_pass_for_a_verdict(tmp_path, desk):
     [
         "UPDATE head SET note = replace(note, origin, origin || char(27))",
         "UPDATE head SET note = char(27) || '[2J'",
-        "INSERT INTO checkpoints SELECT size, replace(note, char(10) || char(10), char(10) || char(155) || char(10, 10)), x'00' FROM head",
+        "INSERT INTO checkpoints SELECT size, replace(note, char(10) || char(10), char(10) || char(155) || "
+        "char(10, 10)), x'00' FROM head",
         "UPDATE head SET vkey = ''",
         "UPDATE head SET size = size - 1",
     ],
@@ -390,7 +391,7 @@ def test_numbers_of_a_damaged_ledger_are_refused_and_its_file_is_named(ledger, c
         said = told.out + told.err
         assert "ledger_damaged" in said
         assert f"{ledger.path}: The record of executions is damaged: " in said
-        assert "Go on with a backup: `mcp-bridge restore FILE --check` tries one." in said
+        assert "Restore a backup: `mcp-bridge restore FILE --check` tries one." in said
 
 
 def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):
@@ -552,7 +553,7 @@ def test_who_verifies_needs_no_private_key_and_no_master_key(ledger):
         (ledger.state / name).unlink()
     facts = ledger.run("audit", "verify", "--json").json
     assert (facts["status"], facts["keys"], facts["opened"]) == ("verified", [ledger.key], False)
-    assert "payloads and the rows beside the log were not opened" in ledger.run("audit", "verify").out
+    assert "payloads and tables were not decrypted" in ledger.run("audit", "verify").out
 
 
 def test_the_public_key_is_that_of_now(ledger):

@@ -163,7 +163,7 @@ async def test_a_head_that_is_no_text_is_an_error_of_ours(kept, copy, place):
     (at,) = [found.start() for found in re.finditer(rb"\x08\0\x01\x4c", data)]
     data[at + place] ^= 1
     copy.write_bytes(data)
-    with pytest.raises(BridgeError, match=r"non-TEXT value in head|its head is none"):
+    with pytest.raises(BridgeError, match=r"non-TEXT value in head|its head is invalid"):
         async with Database(copy):
             pass
 

@@ -188,7 +188,7 @@ def test_nothing_of_an_erased_reference_is_left_and_the_rest_of_its_executions_i
     kept, left = asyncio.run(values())
     assert kept == {"card": None, "only anna": 12345.5}
     assert left == b"state SECRET"
-    with pytest.raises(BridgeError, match="Nothing is kept behind"):
+    with pytest.raises(BridgeError, match="No value is stored for"):
         erased(state, "reference", "card")
 
 

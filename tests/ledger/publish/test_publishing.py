@@ -539,7 +539,7 @@ async def test_what_is_no_http_is_an_error(kind, said):
         assert (await refused(Target(**{kind: address}, **key), Log(3))).code == "publish_unreachable"
     error = await refused(Target(**{kind: address}, **key), Log(3))
     assert error.code == "publish_unreachable"
-    assert "tries again by itself" in error.hint
+    assert "retries automatically" in error.hint
 
 
 # --- a witness
@@ -647,7 +647,7 @@ async def test_a_size_that_not_even_the_newest_checkpoint_has_is_a_bad_answer(we
     monkeypatch.setattr(log, "newest", put_back)
     error = await refused(Target(witness=web.address, key=COSIGNER.vkey), log, log.note(5))
     assert error.code == "publish_bad_answer"
-    assert "tries again by itself" in error.hint
+    assert "retries automatically" in error.hint
 
 
 async def test_a_witness_that_has_forgotten_is_told_anew_and_it_is_said(tmp_path, web, target, caplog):

@@ -406,10 +406,10 @@ async def test_an_effect_whose_outcome_cannot_be_recorded_is_reported_and_stops_
     async with Database(state / FILE_NAME) as database:
         with monkeypatch.context() as patched:
             patched.setattr(position_file.os, "pwrite", fault)
-            with pytest.raises(BridgeError, match="is written, and how far it has come can't be") as caught:
+            with pytest.raises(BridgeError, match="was written, but its position can't be recorded") as caught:
                 await rotate_key(database)
             assert caught.value.code == "not_recorded"
-        with pytest.raises(BridgeError, match="how far it has come"):
+        with pytest.raises(BridgeError, match="its position can't be recorded"):
             await SqliteRecorder(database).append(Entry("intent", "x"))
     with open_ledger(state / FILE_NAME) as ledger:
         assert ledger.size == 2

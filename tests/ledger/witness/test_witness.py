@@ -740,7 +740,7 @@ def test_what_audit_publish_has_published_finds_a_ledger_that_is_put_back(publis
     told = published.run("audit", "verify", "--checkpoint", published.kept).out
     # Those of `audit publish`, and what the run has published when it began.
     kept = published.kept.read_text().count("\n\n\N{EM DASH} ")
-    assert f"agrees with {kept} checkpoints that were kept elsewhere" in told
+    assert f"agrees with {kept} checkpoints that were stored elsewhere" in told
     whole = published.kept.read_bytes()
 
     for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "ledger.head"):
@@ -866,7 +866,7 @@ def test_what_a_witness_has_cosigned_leaves_with_every_later_export(published, t
         assert 1_700_000_000 < witness["time"] < 2**40
         told = published.run("audit", "verify", *file, *keys).out
         assert f"cosigned by {witness_key.partition('+')[0]}: the first {sizes[-1]} of {size} entries, 20" in told
-        assert "held against no checkpoint" not in told
+        assert "not checked against a checkpoint" not in told
     code, said = small_says(export, *keys)
     assert code == 0
     assert f"; {witness_key.partition('+')[0]} cosigned {sizes[-1]} of them, 20" in said
@@ -1028,12 +1028,12 @@ def test_who_cannot_be_asked_is_told_and_holds_nothing_up(published, tmp_path):
         )
         told = published.run("audit", "verify").out
         assert told.startswith("verified: ")
-        assert told.count("NOT held against the ") == 4
+        assert told.count("NOT compared with the ") == 4
         assert "it has not answered in 0.5 s" in told
         assert "takes notes and shows none" in told
         assert "there is no folder" in told
         assert "next-run.notes: it holds no checkpoint of this log yet" in told
-        assert "held against no checkpoint that was kept elsewhere" in told
+        assert "not checked against a checkpoint stored elsewhere" in told
         facts = published.run("audit", "verify", "--json").json
         assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "unasked", "empty"]
         offline = published.run("audit", "verify", "--offline", "--json").json
@@ -1044,7 +1044,7 @@ def test_a_file_that_has_lost_what_it_held_is_told(published):
     configure(published, "file")
     published.run("audit", "publish")
     published.kept.unlink()
-    assert "NOT held against the file " in published.run("audit", "verify").out
+    assert "NOT compared with the file " in published.run("audit", "verify").out
     published.kept.symlink_to(published.folder / "elsewhere")
     assert "symbolic link" in published.run("audit", "verify").out
 

@@ -419,13 +419,13 @@ async def test_a_cut_output_is_read_part_by_part_as_a_resource(tmp_path):
         while uri:
             (read,) = (await client.read_resource(uri)).contents
             assert len(read.text) <= 3000
-            text, _, following = read.text.partition("\n[… goes on: ")
+            text, _, following = read.text.partition("\n[… continues: ")
             parts.append(text)
             uri = following.removesuffix(" …]")
         assert "".join(parts) == whole
         assert len(parts) > 4
         for name in (f"{EXECUTION}/stderr", f"{EXECUTION}/../x", "zz/stdout", "/"):
-            with pytest.raises(MCPError, match="is kept of the execution"):
+            with pytest.raises(MCPError, match="has no stored output"):
                 await client.read_resource(f"output://{name}")
         for start in ("start=-1", "start=x", "start=", "from=3"):
             with pytest.raises(MCPError, match=f"'{start}' is no position in an output"):
@@ -480,7 +480,7 @@ async def test_an_output_is_read_from_any_byte_of_it_and_from_no_other(tmp_path)
 
         async def read(address):
             (contents,) = (await client.read_resource(address)).contents
-            return contents.text.partition("\n[… goes on: ")
+            return contents.text.partition("\n[… continues: ")
 
         async def read_on(address):
             parts = []

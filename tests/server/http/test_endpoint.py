@@ -815,7 +815,11 @@ async def test_of_many_events_the_newest_are_kept(configure):
 
 
 async def test_an_answer_larger_than_what_is_kept_is_resumed_before_and_after_there_is_one(http_bridge):
-    code = "import time\nprogress(1, 2, 'begun')\ntime.sleep(0.5)\nb'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + bytes(1_999_984)"
+    code = (
+        "import time\nprogress(1, 2, "
+        "'begun')\ntime.sleep(0.5)\nb'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1\\0\\0\\0\\1' + "
+        "bytes(1_999_984)"
+    )
     async with http_bridge.http() as http:
         session = await opened(http)
         last = await begun(http, session, code)
@@ -1033,7 +1037,7 @@ async def test_a_session_is_not_idle_while_a_call_goes_on_without_its_connection
             # Each look is a request, too.
             await until(is_over, every=1)
             ended = await http.get("/mcp", headers=resuming)
-            assert (code_of(ended), "may have been done" in ended.text) == ("unknown_http_session", True)
+            assert (code_of(ended), "may have happened" in ended.text) == ("unknown_http_session", True)
 
 
 # --- ids ---

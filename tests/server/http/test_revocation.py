@@ -312,7 +312,7 @@ async def test_a_sessions_call_that_goes_on_when_its_token_is_revoked_is_not_tak
 
         async def call():
             async with client_of(bridge, anna, "legacy") as client:
-                with pytest.raises(MCPError, match="had begun, and goes on"):
+                with pytest.raises(MCPError, match="had begun, and continues"):
                     await client.call_tool("run_python", {"code": CALLS})
 
         calling = asyncio.ensure_future(call())

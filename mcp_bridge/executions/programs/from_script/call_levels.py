@@ -1,4 +1,4 @@
-"""The calls of a script in the order in which they can be made again: one after the other, or at once."""
+"""The calls of a script in the order in which they can be made again: one after the other, or concurrently."""
 
 from __future__ import annotations
 

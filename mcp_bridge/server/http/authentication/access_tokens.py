@@ -120,7 +120,7 @@ class AccessTokens:
         if "crit" in header or "b64" in header:
             raise BadAccessTokenError("it needs an extension")
         if kid is not None and (not isinstance(kid, str) or len(kid) > _MAX_KID_CHARS):
-            raise BadAccessTokenError("its key's id is none")
+            raise BadAccessTokenError("its key's id is invalid")
         return algorithm, kid
 
     def _claims_by_any(self, text: str, keys: Sequence[jwt.PyJWK], algorithm: str) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class OAuthResource(BaseModel):
     @classmethod
     def _is_encrypted(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith("https://") and not is_loopback(url):
-            raise ValueError("it must begin with https://: whoever is on the way could be anybody")
+            raise ValueError("it must begin with https://: otherwise anyone on the network could answer in its place")
         return url
 
     @field_validator("scopes")

@@ -276,8 +276,8 @@ class Authenticator:
         principal = self._principals.get(record.principal)
         if principal is None and (record.restricted or self._has_lost_table(record.principal)):
             self._log_problem(
-                f"the token {token} is refused: the configuration that is in force has no [principals."
-                f"{record.principal}]; start the bridge anew if it has it by now"
+                f"the token {token} is refused: the configuration in use has no "
+                f"[principals.{record.principal}]; if the file has it by now, restart the bridge"
             )
             raise self._bad_token()
         if principal is None:
@@ -338,7 +338,7 @@ class Authenticator:
             name = value if names is None else names.get(value)
         principal = self._principals.get(name) if name else None
         if principal is None:
-            raise self._refusal(403, "not_a_principal", "You are nobody that this bridge is for.")
+            raise self._refusal(403, "not_a_principal", "You aren't a principal of this bridge.")
         return principal
 
     async def _current(self) -> Mapping[str, TokenRecord]:

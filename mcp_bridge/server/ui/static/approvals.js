@@ -107,7 +107,7 @@ function table(rows) {
         h("span", { class: "sub clip" }, "in ", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.program || short(row.execution)))),
       h("td", { tabindex: index === 0 ? "-1" : null, "data-decided": index === 0 }, pill(row.status),
         row.status === "void" ? h("span", { class: "sub" }, "nobody waits for it any more")
-          : h("span", { class: "sub" }, "goes on with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
+          : h("span", { class: "sub" }, "resume it with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
       h("td", { class: "medium" }, row.by, row.decided ? h("span", { class: "sub" }, h("time", { datetime: exactly(row.decided) }, moment(row.decided))) : null),
       h("td", { class: "wide clip" }, row.comment)))));
 }

@@ -12,7 +12,7 @@ const KINDS = {
 
 function label(row) {
   // Who has settled a script lets it go on: recorded as a suspension is, but it waits for nobody.
-  return row.kind === "suspension" && row.status === "interrupted" ? "May go on" : KINDS[row.kind] ?? row.kind;
+  return row.kind === "suspension" && row.status === "interrupted" ? "May continue" : KINDS[row.kind] ?? row.kind;
 }
 
 function said(message) {
@@ -106,7 +106,7 @@ export function executionPage(main, id) {
       facts.session ? cells(facts.session) : null,
       facts.waiting.map((row) => waits(row)),
       facts.status === "interrupted"
-        ? notice("warn", "Nothing of it is under way now. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
+        ? notice("warn", "Nothing of it is under way now. Resume it with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ": nothing is done twice.") : null,
       facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
   }
@@ -145,7 +145,7 @@ export function executionPage(main, id) {
         h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name), ".");
     }
     const what = row.kind === "event" ? " waits for the event " : " waits for the outcome of ";
-    return notice("warn", "The step ", step, what, h("code", {}, row.name), row.due ? ` until ${moment(row.due)}` : "", ". It goes on with ",
+    return notice("warn", "The step ", step, what, h("code", {}, row.name), row.due ? ` until ${moment(row.due)}` : "", ". Resume it with ",
       h("code", {}, `mcp-bridge execution resume ${short(id)} --payload JSON`), ".");
   }
 
