@@ -488,7 +488,7 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
     with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
         watched.page.goto(viewer.url)
         page = watched.go(f"/executions/{store.running}")
-        expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
+        expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May continue"])
         expect(page.locator(".facts div", has=page.get_by_text("Waits", exact=True))).to_have_text("Waits1")
         # No process of it has died.
         expect(page.locator(".notice.warn")).to_contain_text("Nothing of it is under way now. Resume it with")
