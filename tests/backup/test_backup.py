@@ -196,11 +196,16 @@ def kept_by_0_1_0(desk):
     (desk.state / OLD_KEY).write_bytes(key)
 
 
+def has_previous_result(desk, key="order-7"):
+    """The order was made before the backup: asked for again, it has the result that it had."""
+    again = desk.run("program", "run", "once", "--context", '{"n": "7"}', "--key", key, "--json").json
+    assert again == desk.once | {"is_previous_result": True}
+
+
 def goes_on(desk, kind, key="order-7"):
     """What must be so after a restore: keys, references, suspended executions, proofs, memories, files, secrets."""
     before = done(desk)
-    again = desk.run("program", "run", "once", "--context", '{"n": "7"}', "--key", key, "--json").json
-    assert again == desk.once | {"is_previous_result": True}
+    has_previous_result(desk, key)
     assert done(desk) == before
     desk.says("program", "run", "once", "--context", '{"n": "8"}', "--key", key, code=2, words=["key_conflict"])
     desk.run("approvals", "approve", desk.waiting, "--resume")
@@ -430,7 +435,7 @@ def test_what_0_1_0_has_left_is_restored_with_the_key_of_its_requests(till, kind
     file, options, stdin = made(till, kind, "again")
     shutil.rmtree(till.state)
     till.run("restore", file, *options, stdin=stdin)
-    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+    has_previous_result(till)
 
 
 def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
@@ -742,7 +747,7 @@ def test_a_master_key_that_a_command_gives_stays_there(till):
     till.write("key.hex", key.hex())
     till.run("restore", file, *options, stdin=stdin)
     assert not (till.state / "master.key").exists()
-    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+    has_previous_result(till)
 
 
 @pytest.mark.parametrize("written", [bytes.hex, lambda key: base64.b64encode(key).decode()])
@@ -792,7 +797,7 @@ def test_a_master_key_in_the_keyring_is_in_the_backup_and_comes_back_into_it(til
     till.run("restore", file, *options, stdin=stdin)
     assert keyring == {place: key.hex()}
     assert not (till.state / "master.key").exists()
-    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+    has_previous_result(till)
 
 
 # --- every kind of directory ---
