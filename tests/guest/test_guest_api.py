@@ -355,7 +355,7 @@ told(imported("from mcp.servers import faulty; faulty['ehco']"))
     assert "faulty" in out[8]
     assert "echo" in out[9]
     for place in range(11, 15):
-        assert out[place].startswith("TypeError | call_tool() takes a server, a tool and a dict; write: "), out[place]
+        assert out[place].startswith("TypeError  | call_tool() takes a server, a tool and a dict; write: "), out[place]
     assert [kind[1] for kind in kinds[15:17]] == ["unknown_tool", "unknown_server"]
     assert "signature" in out[17]
     assert kinds[18][1] == "bad_params"

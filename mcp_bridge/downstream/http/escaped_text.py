@@ -1,6 +1,6 @@
-"""Finds texts in bytes where they are written with escapes: as of JSON, of addresses and forms, or of HTML.
+r"""Finds texts in bytes where they are written with escapes: as of JSON, of addresses and forms, or of HTML.
 
-Servers write the same text in many ways (`=` as `\\u003d`, `%3D` or `&#61;`), also one way inside of another. So the
+Servers write the same text in many ways (`=` as `\u003d`, `%3D` or `&#61;`), also one way inside of another. So the
 escapes are decoded, layer by layer, and what is found is traced back to the bytes as they came.
 """
 

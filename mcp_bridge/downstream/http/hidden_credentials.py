@@ -113,7 +113,8 @@ class HiddenCredentials:
         if self._is_any_shown:
             return ""
         in_address = {form for credential in self._in_address for form in self._forms(credential)}
-        said = replaced(said, self._credentials | in_address, HIDDEN)
+        # UTF-16 writes a zero byte beside each of the credential's.
+        said = replaced(said.replace(b"\0", b""), self._credentials | in_address, HIDDEN)
         return one_line(said.decode("utf-8", "replace"), _SHOWN_CHARS)
 
 
