@@ -464,16 +464,15 @@ class _Functions:
         elif isinstance(server, str) and (tool is OMITTED or isinstance(tool, dict)):
             arguments = arguments if tool is OMITTED else tool
             server, tool = self._split(server)
-        if OMITTED in (server, tool) or not isinstance(arguments, (dict, types.NoneType)):
+        is_named = isinstance(server, str) and isinstance(tool, str)
+        if not is_named or not isinstance(arguments, (dict, types.NoneType)):
             names = [one if isinstance(one, str) else other for one, other in ((server, "SERVER"), (tool, "TOOL"))]
             raise TypeError(
                 "call_tool() takes a server, a tool and a dict; "
                 f"write: await runtime.call_tool({names[0]!r}, {names[1]!r}, {{...}})"
             )
-        if isinstance(server, str) and isinstance(tool, str):
-            # The tool's name has its server's as a prefix, as search and describe show it.
-            tool = tool.removeprefix(f"{server}.")
-        return ToolCall(server, tool, (arguments or {}) | kwargs)
+        # The tool's name may have its server's as a prefix, as search and describe show it.
+        return ToolCall(server, tool.removeprefix(f"{server}."), (arguments or {}) | kwargs)
 
     def _split(self, name: str) -> tuple[str, str]:
         """Split `git.git_log`, or the clients' form `mcp__git__git_log`, into server and tool."""

@@ -351,7 +351,54 @@ async def test_credentials_are_sent_where_the_document_says_and_hidden_where_the
 async def test_a_user_and_password_are_sent_as_basic_authentication():
     async with petstore(credentials={"user": "me:vault://secret/key"}) as (fleet, service):
         await value(fleet, "by_basic")
-        assert service.seen[-1][2]["authorization"] == "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
+        encoded = base64.b64encode(f"me:{SECRET}".encode()).decode()
+        assert service.seen[-1][2]["authorization"] == f"Basic {encoded}"
+        for said in (f"me:{SECRET}", SECRET, encoded):
+            for status in (400, 401):
+                service.answers = [JSONResponse({"sent": said}, status)]
+                error = await failure(fleet, "by_basic")
+                assert "[hidden]" in str(error)
+                assert said not in f"{error} {error.details}"
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 422])
+async def test_a_credential_is_hidden_however_an_answer_writes_it(status):
+    codes = "".join(f"\\u{ord(letter):04x}" for letter in SECRET)
+    for written in (SECRET.replace("=", "\\u003d"), SECRET.replace("+", "\\u002B").replace("/", "\\/"), codes):
+        async with petstore(credentials={"key": "vault://secret/key"}) as (fleet, service):
+            body = f'{{"sent": "{written}", "{written}": ["a\\u003d"]}}'
+            service.answers = [Response(body, status, media_type="application/json")]
+            if status < 400:
+                assert await value(fleet, "get_pet", id=1) == {"sent": "[hidden]", "[hidden]": ["a="]}
+                continue
+            error = await failure(fleet, "get_pet", id=1)
+            told = f"{error} {error.details}"
+            assert "[hidden]" in told
+            assert "sec-" not in told
+            assert "u0073" not in told
+            if status != 401:
+                assert error.details["body"] == {"sent": "[hidden]", "[hidden]": ["a="]}
+
+
+async def test_a_credential_is_hidden_in_every_encoding_of_a_text():
+    async with petstore(credentials={"key": "vault://secret/key"}) as (fleet, service):
+        for charset in ("utf-16", "utf-32-be", "latin-1"):
+            for status in (200, 400):
+                service.answers = [
+                    Response(SECRET.encode(charset), status, media_type=f"text/plain; charset={charset}")
+                ]
+                if status == 200:
+                    assert await value(fleet, "get_pet", id=1) == "[hidden]"
+                else:
+                    assert (await failure(fleet, "get_pet", id=1)).details["body"] == "[hidden]"
+
+
+async def test_a_refusals_body_is_in_an_error_as_text_and_as_a_value_alone():
+    async with petstore() as (fleet, service):
+        service.answers = [JSONResponse({"why": "because"}, 422)]
+        error = await failure(fleet, "get_pet", id=1)
+    assert error.details["body"] == {"why": "because"}
+    assert str(error.details["raw"]).count("because") == 1
 
 
 async def test_a_credential_for_no_scheme_is_the_configurations_fault():

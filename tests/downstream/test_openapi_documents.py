@@ -244,6 +244,22 @@ def test_a_patch_that_may_be_a_list_can_be_a_json_patch():
     assert request.headers["content-type"] == "application/json-patch+json"
 
 
+def test_what_a_media_type_has_after_it_changes_nothing_of_how_it_is_chosen():
+    kinds = [f"{kind}; charset=utf-8" for kind in PATCHES[1:3]]
+    service = patching(kinds, {"$ref": "#/components/schemas/Patch"})
+    assert "content_type" not in schema_of(service, "x")["properties"]
+    assert built(service, "x", body={}).headers["content-type"] == kinds[1]
+    service = patching(["application/json; charset=utf-8", PATCHES[2]], {"type": "object"})
+    assert "content_type" not in schema_of(service, "x")["properties"]
+
+
+def test_no_body_is_sent_as_a_type_that_its_document_does_not_have():
+    service = patching(PATCHES[2:], {"$ref": "#/components/schemas/Patch"})
+    for kind in ("text/html", "application/merge-patch+json\r\nX-Evil: 1", None, []):
+        with pytest.raises(ValueError, match="content_type: is none of application/merge-patch"):
+            built(service, "x", body={}, content_type=kind)
+
+
 def test_a_kind_of_patch_is_chosen_by_a_name_that_no_other_argument_has():
     taken = {"name": "content_type", "in": "query", "schema": {"type": "string"}}
     fields = {"type": "object", "properties": {"content_type_": {"type": "string"}, "": {"type": "string"}}}

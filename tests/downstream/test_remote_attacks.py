@@ -1,10 +1,13 @@
 """Hostile servers over HTTP: what they send to learn a credential, to have a call made twice, or to hold the bridge up."""
 
 import asyncio
+import base64
 import contextlib
+import html
 import json
 import time
 from dataclasses import replace
+from urllib.parse import quote, unquote
 
 import httpx2
 import pytest
@@ -133,6 +136,65 @@ async def test_a_credential_is_hidden_however_json_writes_it():
     server = ScriptedServer(repeat)
     async with serving(server.app) as port, Fleet([remote(port, headers={"X-Api-Key": credential})]) as fleet:
         assert await text(fleet) == "[hidden] [hidden]"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda text: "".join(f"\\u{ord(letter):04X}" for letter in text),
+        lambda text: json.dumps(text)[1:-1].replace("=", "\\u003d").replace("&", "\\u0026").replace("/", "\\/"),
+        lambda text: json.dumps(json.dumps({"a": text}).replace("=", "\\u003d"))[1:-1],
+        lambda text: quote(text, safe=""),
+        lambda text: f"/login?next={quote(quote(text, safe=''), safe='')}",
+        lambda text: html.escape(text).replace("=", "&#61;").replace("/", "&#x2F;"),
+        lambda text: json.dumps(html.escape(text))[1:-1].replace("&", "\\u0026"),
+        lambda text: json.dumps(text)[1:-1].rstrip("="),
+    ],
+    ids=["codes", "some-codes", "json-in-json", "address", "address-in-address", "html", "html-in-json", "no-padding"],
+)
+async def test_a_credential_is_hidden_whatever_escapes_its_server_writes_it_with(written):
+    credential = f"{SECRET}/+&<=="
+
+    async def repeat(request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        body = json.dumps(server.result(message, "@")).replace("@", f"C:\\\\x \\n{written(credential)}\\n")
+        return Response(body, media_type="application/json")
+
+    server = ScriptedServer(repeat)
+    async with serving(server.app) as port, Fleet([remote(port, headers={"X-Api-Key": credential})]) as fleet:
+        said = await text(fleet)
+    assert said.startswith("C:\\x \n")
+    assert "[hidden]" in said
+    assert "ghp" not in unquote(unquote(html.unescape(said)))
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Forwarded-Authorization"])
+async def test_a_password_is_hidden_by_itself_unless_it_can_be_guessed(header):
+    async def repeat(_request, message, _number):
+        said = f"1234 {SECRET} me:{SECRET}"
+        return JSONResponse(server.result(message, said)) if message["method"] == "tools/call" else None
+
+    server = ScriptedServer(repeat)
+    async with serving(server.app) as port:
+        for password, told in ((SECRET, "1234 [hidden] [hidden]"), ("1234", f"1234 {SECRET} me:{SECRET}")):
+            basic = base64.b64encode(f"me:{password}".encode()).decode()
+            async with Fleet([remote(port, headers={header: f"Basic {basic}"})]) as fleet:
+                assert await text(fleet) == told
+
+
+async def test_an_address_that_is_cut_ends_with_no_part_of_a_credential():
+    async def elsewhere(request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        start = "https://elsewhere.example/" + "a" * (300 - 26 - 10)
+        return Response(status_code=307, headers={"location": f"{start}{request.headers['x-api-key']}"})
+
+    server = ScriptedServer(elsewhere)
+    async with serving(server.app) as port, Fleet([remote(port, headers={"X-Api-Key": SECRET})]) as fleet:
+        error = await failure(fleet)
+    assert "aaa[hidden]" in error.message
+    assert SECRET[:4] not in shown(error)
 
 
 async def test_what_is_sent_to_this_machine_passes_no_proxy(monkeypatch):
@@ -369,7 +431,9 @@ async def test_what_a_server_sends_in_small_parts_lets_others_have_their_turn(ki
     began = time.monotonic()
     async with (
         client,
-        http_client.opened(client, "GET", "http://127.0.0.1/", headers={}, attempt=http_client.Attempt()) as response,
+        http_client.opened(
+            client, "GET", "http://127.0.0.1/", headers={}, attempt=http_client.Attempt(), hide=str
+        ) as response,
     ):
         begun = turns
         if kind == "application/json":
@@ -421,7 +485,7 @@ async def test_what_comes_before_a_response_is_bounded():
     async with early_hints() as port, open_client(remote(port), RemoteAccess(without_secrets)) as client:
         attempt = http_client.Attempt()
         with pytest.raises(http_client.RequestFailedError) as caught:
-            async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt):
+            async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt, hide=str):
                 pass
         assert caught.value.failure.kind == "lost"
         request = httpx2.Request("GET", remote(port).url)
@@ -430,7 +494,9 @@ async def test_what_comes_before_a_response_is_bounded():
     async with early_hints(1000) as port, open_client(remote(port), RemoteAccess(without_secrets)) as client:
         # Of one connection, each response may have as much before it.
         for _ in range(5):
-            async with opened(client, "GET", remote(port).url, headers={}, attempt=http_client.Attempt()) as response:
+            async with opened(
+                client, "GET", remote(port).url, headers={}, attempt=http_client.Attempt(), hide=str
+            ) as response:
                 assert await response.aread() == b"{}"
 
 
@@ -457,7 +523,7 @@ async def test_a_part_of_an_answer_is_told_from_none(sent, reason):
         async with open_client(remote(port), RemoteAccess(without_secrets)) as client:
             attempt = http_client.Attempt()
             with pytest.raises((http_client.RequestFailedError, httpx2.HTTPError)) as caught:
-                async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt) as response:
+                async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt, hide=str) as response:
                     await response.aread()
     error = caught.value
     failure = (

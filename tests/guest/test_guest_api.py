@@ -323,6 +323,8 @@ told(lambda: runtime.call_tool_sync("faulty", "ehco", {"text": "a"}))
 told(lambda: runtime.call_tool_sync("faulty", "echo", {"txt": "a"}))
 told(lambda: runtime.call_tool_sync(7, "echo"))
 told(lambda: runtime.call_tool_sync("faulty", None))
+told(lambda: runtime.call_tool_sync(7, "echo", {}))
+told(lambda: runtime.call_tool_sync("faulty", 7, {}))
 told(lambda: runtime.describe_sync("faulty.ehco"))
 told(lambda: runtime.describe_sync("faluty"))
 told(lambda: runtime.describe_sync("faulty", detail="everything"))
@@ -340,7 +342,7 @@ told(imported("from mcp.servers import faulty; faulty['ehco']"))
     for place in (0, 2):
         assert "nearest: faulty" in out[place], out[place]
     assert "nothing_like_it" in out[1]
-    for place in (3, 19):
+    for place in (3, 21):
         assert "ehco" in out[place]
         assert "nearest: echo" in out[place]
     assert "ehco" in out[4]
@@ -352,11 +354,12 @@ told(imported("from mcp.servers import faulty; faulty['ehco']"))
     assert [kind[1] for kind in kinds[8:11]] == ["unknown_server", "unknown_tool", kinds[6][1]]
     assert "faulty" in out[8]
     assert "echo" in out[9]
-    assert [kind[1] for kind in kinds[11:13]] == ["bad_params", "bad_params"]
-    assert [kind[1] for kind in kinds[13:15]] == ["unknown_tool", "unknown_server"]
-    assert "signature" in out[15]
-    assert kinds[16][1] == "bad_params"
-    assert [kind[1] for kind in kinds[17:19]] == ["bad_request", "bad_request"]
+    for place in range(11, 15):
+        assert out[place].startswith("TypeError  | call_tool() takes a server, a tool and a dict; write: "), out[place]
+    assert [kind[1] for kind in kinds[15:17]] == ["unknown_tool", "unknown_server"]
+    assert "signature" in out[17]
+    assert kinds[18][1] == "bad_params"
+    assert [kind[1] for kind in kinds[19:21]] == ["bad_request", "bad_request"]
 
 
 async def test_a_wrong_name_is_answered_with_each_right_one_once_and_where_there_is_none_with_the_reason(

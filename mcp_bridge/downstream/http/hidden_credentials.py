@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from mcp_bridge.downstream.http.escaped_text import replaced, unescaped
 from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME, RemoteAccess
 from mcp_bridge.escaping import one_line
 
@@ -22,6 +25,9 @@ HIDDEN = b"[hidden]"
 
 _CREDENTIAL_NAME = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
 """Headers whose values are credentials, by their names. Another's value may be in an answer for good reason."""
+
+_AUTHENTICATION = re.compile(r"(?:basic|bearer|token) +(\S+)", re.IGNORECASE)
+"""A header's value that begins with the name of a scheme."""
 
 # Characters of a part of an address's path that may be a credential, which nobody guesses.
 _SECRET_PART_CHARS = 20
@@ -57,7 +63,8 @@ class HiddenCredentials:
             for name, value in spec.headers.items()
             if _CREDENTIAL_NAME.search(name) or SECRET_SCHEME in value
         }
-        self._credentials: set[bytes] = set()
+        self._credentials: frozenset[bytes] = frozenset()
+        """Replaced, never changed: answers are searched on other threads."""
         self._noted: set[str] = set()
         self._is_any_shown = any(not access.is_hidden(text) for text in _credentials_in(spec.address or ""))
         """Whether there is a credential that isn't hidden."""
@@ -72,23 +79,31 @@ class HiddenCredentials:
             if len(self._noted) >= _MAX_CREDENTIALS:
                 self._noted.clear()
             self._noted.add(value)
-            # The scheme of `Authorization` is no secret: `Bearer`.
-            self.note(value.partition(" ")[2].strip() or value if name == "authorization" else value)
+            for credential in _credentials_of(name, value):
+                self.note(credential)
 
     def note(self, credential: str) -> None:
         """Hide a credential from now on, unless that would confirm a guess."""
         if self._access.is_hidden(credential):
-            self._credentials |= set(_written(credential))
+            self._credentials |= frozenset(self._forms(credential))
         else:
             self._is_any_shown = True
 
+    def _forms(self, credential: str) -> Iterator[bytes]:
+        """What is looked for: the credential, as forms and JSON write it, without its padding, and as `unescaped`."""
+        for text in (credential, credential.replace(" ", "+"), json.dumps(credential)[1:-1], credential.rstrip("=")):
+            form = text.encode("utf-8", "surrogatepass")
+            for each in (form, unescaped(form)):
+                if self._access.is_hidden(each.decode("utf-8", "replace")):
+                    yield each
+
     def hide(self, text: bytes) -> bytes:
-        """The text without the credentials."""
-        for credential in self._credentials:
-            # A search of a message's bytes takes less than its parsing by orders of magnitude.
-            if credential in text:
-                text = text.replace(credential, HIDDEN)
-        return text
+        """The text without the credentials, however they are escaped there. Takes a time that grows with the text."""
+        return replaced(text, self._credentials, HIDDEN)
+
+    def hide_text(self, text: str) -> str:
+        """As `hide`."""
+        return self.hide(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
     def shown(self, said: bytes) -> str:
         """The beginning of what a server says with a refusal, for an error: on one line, without the credentials.
@@ -97,9 +112,9 @@ class HiddenCredentials:
         """
         if self._is_any_shown:
             return ""
-        said = self.hide(said)
-        for credential in self._in_address:
-            said = said.replace(credential.encode(), HIDDEN)
+        in_address = {form for credential in self._in_address for form in self._forms(credential)}
+        # UTF-16 writes a zero byte beside each of the credential's.
+        said = replaced(said.replace(b"\0", b""), self._credentials | in_address, HIDDEN)
         return one_line(said.decode("utf-8", "replace"), _SHOWN_CHARS)
 
 
@@ -113,8 +128,38 @@ def _credentials_in(address: str) -> Iterator[str]:
         yield unquote(text)
 
 
-def _written(credential: str) -> Iterator[bytes]:
-    """A credential as it is in a text, and as JSON writes it."""
-    for text in (credential, json.dumps(credential)[1:-1], json.dumps(credential, ensure_ascii=False)[1:-1]):
-        yield text.encode()
-        yield text.replace("/", r"\/").encode()
+def _credentials_of(name: str, value: str) -> Iterator[str]:
+    """What of a header is a credential.
+
+    Args:
+        name: The header's name, in lower case.
+        value: Its value.
+    """
+    if name == "authorization":
+        # The scheme is no secret: `Bearer`.
+        yield value.partition(" ")[2].strip() or value
+    else:
+        yield value
+    if name == "cookie":
+        yield from (text for pair in value.split(";") if (text := pair.partition("=")[2].strip()))
+    if (found := _AUTHENTICATION.fullmatch(value)) is None:
+        return
+    if name != "authorization":
+        yield found[1]
+    if value[:5].lower() == "basic":
+        yield from _user_and_password(found[1])
+
+
+def _user_and_password(encoded: str) -> Iterator[str]:
+    """What `Basic` authentication encodes (RFC 7617), and the password alone; nothing if it is something else."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    yield text
+    if password := text.partition(":")[2]:
+        yield password

@@ -35,7 +35,7 @@ from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
     from http.cookiejar import Cookie
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -222,6 +222,7 @@ async def opened(
     headers: Mapping[str, str],
     attempt: Attempt,
     content: bytes | None = None,
+    hide: Callable[[str], str],
     answers: bool = False,
     setting: str = "url",
 ) -> AsyncGenerator[httpx2.Response]:
@@ -238,6 +239,7 @@ async def opened(
         headers: Beside the client's own.
         attempt: Is told what is known of the request.
         content: The body, or None.
+        hide: Hides the credentials in an address that the server redirects to.
         answers: Whether a redirect that would change the method is an answer, which is yielded: the request was done,
             and the answer says where to look (RFC 9110, section 15.4.4).
         setting: The key of the server's entry that has the address.
@@ -269,7 +271,8 @@ async def opened(
                 or not _within_origin(request.url, following.url)
                 or following.url.userinfo != request.url.userinfo
             ):
-                where = shown_url(str(following.url))[:_SHOWN_CHARS]
+                # Hidden before it is cut: the rest of a credential wouldn't be found.
+                where = hide(shown_url(str(following.url)))[:_SHOWN_CHARS]
                 raise RequestFailedError(
                     RemoteFailure(
                         "redirected",

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 
+from mcp_bridge.downstream.http.escaped_text import replaced
 from mcp_bridge.errors import BridgeError
 
 _CODE = re.compile(r"[\x20-\x21\x23-\x5b\x5d-\x7e]{1,200}")
@@ -113,6 +114,7 @@ def shown_error(content: dict[str, object], secrets: tuple[str, ...] = ()) -> tu
 
 
 def _shown(value: object, secrets: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or not _CODE.fullmatch(value) or any(secret in value for secret in secrets):
+    if not isinstance(value, str) or not _CODE.fullmatch(value):
         return ""
-    return value
+    sent = [secret.encode("utf-8", "replace") for secret in secrets if secret]
+    return "" if replaced(value.encode(), sent, b"") != value.encode() else value

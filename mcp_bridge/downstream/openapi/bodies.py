@@ -47,8 +47,13 @@ _TEXTS = frozenset(
 """Types that are text, though nothing in their names says so."""
 
 
+def _type_of(media: str) -> str:
+    """A media type without parameters, in lower case."""
+    return media.partition(";")[0].strip().lower()
+
+
 def _body_kind(media: str) -> BodyKind:
-    kind = media.partition(";")[0].strip().lower()
+    kind = _type_of(media)
     if is_json(kind):
         return "json"
     if kind == "application/x-www-form-urlencoded":
@@ -69,7 +74,7 @@ _JSON_PATCH = "application/json-patch+json"
 
 def _preference(media: str) -> tuple[int, bool, bool]:
     """A key that sorts media types, the preferred first."""
-    kind = media.lower()
+    kind = _type_of(media)
     return _KINDS.index(_body_kind(media)), kind != "application/json", kind == _JSON_PATCH
 
 
@@ -117,19 +122,19 @@ class Body:
             content: What the document says of each.
         """
         chosen, *others = usable
-        if plan.kind != "json" or "*" in chosen or chosen.lower() == "application/json":
+        if plan.kind != "json" or "*" in chosen or _type_of(chosen) == "application/json":
             return plan
         names = [chosen]
         for media in others:
             if _body_kind(media) != "json" or "*" in media or content[media] != content[chosen]:
                 continue
-            if media.lower() != _JSON_PATCH or self._may_be_array(content[media]):
+            if _type_of(media) != _JSON_PATCH or self._may_be_array(content[media]):
                 names.append(media)
         if len(names) == 1:
             return plan
         argument = self._free("content_type")
         self._properties[argument] = {"type": "string", "enum": names, "default": chosen}
-        return replace(plan, media_type_argument=argument)
+        return replace(plan, media_type_argument=argument, media_types=tuple(names))
 
     def _may_be_array(self, entry: Any) -> bool:
         schema = entry.get("schema", {}) if isinstance(entry, dict) else {}

@@ -77,6 +77,7 @@ class BodyPlan:
         fields: How the properties of a form are sent, by their names.
         other_fields: How those are sent that aren't there.
         media_type_argument: The argument that names another content type, if there is a choice.
+        media_types: What it may name.
     """
 
     media_type: str
@@ -87,6 +88,7 @@ class BodyPlan:
     fields: dict[str, FieldPlan] = field(default_factory=dict)
     other_fields: FieldPlan = FieldPlan(is_array=True)
     media_type_argument: str | None = None
+    media_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from dataclasses import replace
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -58,7 +57,7 @@ from mcp_bridge.downstream.openapi.responses import (
 from mcp_bridge.downstream.transports.http_transport import start_of_body
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import is_large, on_thread
+from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class OpenApiConnection(ServerConnection):
                 public = await self._opened_client(
                     stack, replace(spec, url=document.location, headers={}, oauth=None, tls=tls)
                 )
-            self._reader = DocumentReader(spec, client, public)
+            self._reader = DocumentReader(spec, client, public, self._hidden.hide_text)
             found = await self._read()
             self._client = client or await self._opened_client(stack, replace(spec, url=found.base_url))
             self._set(found)
@@ -171,9 +170,8 @@ class OpenApiConnection(ServerConnection):
         for name, value in values.items():
             if wrong := value_problem(value):
                 raise self._unusable(f"credentials.{name} {wrong}")
-            # In what the service answers, in the forms that it is sent in.
+            # In what the service answers.
             self._hidden.note(value)
-            self._hidden.note(quote(value, safe=""))
         return values
 
     async def _read(self) -> Found:
@@ -272,6 +270,7 @@ class OpenApiConnection(ServerConnection):
                 headers=headers,
                 content=request.content,
                 attempt=attempt,
+                hide=self._hidden.hide_text,
                 answers=True,
                 setting="base_url",
             ) as response:
@@ -280,11 +279,7 @@ class OpenApiConnection(ServerConnection):
                     said = self._hidden.shown(await start_of_body(response))
                     raise RequestFailedError(replace(refusal(response, "", in_session=False), said=said))
                 return await self._received(response, request.method)
-        except RequestFailedError as error:
-            failure = error.failure
-            reason = self._hidden.hide(failure.reason.encode()).decode()
-            raise RequestFailedError(replace(failure, reason=reason)) from None
-        except (BridgeError, MCPError):
+        except (BridgeError, MCPError, RequestFailedError):
             raise
         except Exception as error:  # noqa: BLE001 - the library's, and of the authentication
             raise RequestFailedError(failure_of(error, attempt)) from None
@@ -293,7 +288,7 @@ class OpenApiConnection(ServerConnection):
         """Read a response, up to its limit."""
         status = response.status_code
         headers = {
-            name: self._hidden.hide(value.encode("utf-8", "replace")).decode("utf-8", "replace")
+            name: self._hidden.hide_text(value)
             for name, value in visible_headers(response.headers.multi_items()).items()
         }
         if response.headers.get("content-encoding", "identity").lower() != "identity" and method != "HEAD":
@@ -311,7 +306,9 @@ class OpenApiConnection(ServerConnection):
             data = OversizedResult(len(body))
             raise MCPError(code=INTERNAL_ERROR, message="oversized", data=data)
         is_cut = len(body) > limit
-        return Response(status, headers, self._hidden.hide(bytes(body[:limit])), is_cut)
+        read = bytes(body[:limit])
+        shown = await off_loop(read, self._hidden.hide, read)
+        return Response(status, headers, shown, is_cut, self._hidden.hide_text)
 
 
 async def _close(client: httpx2.AsyncClient) -> None:

@@ -28,6 +28,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx2
 
     from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
@@ -69,14 +71,22 @@ class DocumentReader:
         client: The client of its connection, whose requests carry the server's credentials; None if the service's
             address isn't known before its document.
         public: A client without credentials; None for a document in a file.
+        hide: Hides the service's credentials in a text.
     """
 
-    def __init__(self, spec: ServerSpec, client: httpx2.AsyncClient | None, public: httpx2.AsyncClient | None) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        client: httpx2.AsyncClient | None,
+        public: httpx2.AsyncClient | None,
+        hide: Callable[[str], str],
+    ) -> None:
         assert spec.openapi is not None  # of this type
         self._spec = spec
         self._document: OpenApiDocument = spec.openapi
         self._client = client
         self._public = public
+        self._hide = hide
         self._left = 0
 
     async def read(self) -> Found:
@@ -177,7 +187,9 @@ class DocumentReader:
         headers = {"accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
         data = bytearray()
         try:
-            async with opened(client, "GET", url, headers=headers, attempt=attempt, setting="openapi") as response:
+            async with opened(
+                client, "GET", url, headers=headers, attempt=attempt, hide=self._hide, setting="openapi"
+            ) as response:
                 if not response.is_success:
                     raise RequestFailedError(refusal(response, "", in_session=False))
                 if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -453,7 +453,11 @@ def _cookies(parameter: ParameterPlan, value: Any) -> list[str]:
 
 
 def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:
-    """The body and its content type; None for no body."""
+    """The body and its content type; None for no body.
+
+    Raises:
+        ValueError: It can't be sent.
+    """
     value: Any
     if plan.argument is not None:
         if plan.argument not in arguments:
@@ -465,8 +469,7 @@ def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, s
             return None, plan.media_type
     match plan.kind:
         case "json":
-            chosen = plan.media_type if (name := plan.media_type_argument) is None else arguments.get(name)
-            return _json(value).encode(), chosen or plan.media_type
+            return _json(value).encode(), _media_type(plan, arguments)
         case "form":
             return _form(plan, value).encode(), plan.media_type
         case "multipart":
@@ -475,6 +478,15 @@ def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, s
             return str(value).encode(), plan.media_type
         case _:
             return _decoded(plan.argument or "body", value), plan.media_type
+
+
+def _media_type(plan: BodyPlan, arguments: Mapping[str, Any]) -> str:
+    name = plan.media_type_argument
+    if name is None or name not in arguments:
+        return plan.media_type
+    if (chosen := arguments[name]) not in plan.media_types:
+        raise ValueError(f"{name}: is none of {', '.join(plan.media_types)}")
+    return str(chosen)
 
 
 def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import base64
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from encodings import normalize_encoding
 from encodings.aliases import aliases
 from http import HTTPStatus
@@ -30,6 +30,7 @@ from mcp_types import (
     ImageContent,
     TextContent,
 )
+from pydantic import Field
 
 from mcp_bridge import large_json
 from mcp_bridge.downstream.http.http_client import GATEWAY_STATUSES
@@ -41,7 +42,7 @@ from mcp_bridge.offload import is_deep
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 META_KEY = "mcp-code-bridge/http"
 """Where a result's `_meta` has the status and the headers of the response."""
@@ -84,14 +85,16 @@ class Response:
     Attributes:
         status: Its status.
         headers: Its headers, names in lower case.
-        body: The bytes.
+        body: The bytes, without the service's credentials.
         is_cut: Whether there was more, which wasn't read.
+        hide: Hides the service's credentials in a text: an encoding can write them as other bytes.
     """
 
     status: int
     headers: dict[str, str]
     body: bytes
     is_cut: bool = False
+    hide: Callable[[str], str] = field(default=str, repr=False)
 
     @property
     def media_type(self) -> str:
@@ -106,6 +109,16 @@ class Response:
             if name.strip().lower() == "charset":
                 return value.strip().strip('"')[:40] or "utf-8"
         return "utf-8"
+
+
+class Refusal(CallToolResult):
+    """The result of a call that the service refused.
+
+    Attributes:
+        body: What an error has as `body`. No part of the result itself, whose content has the same as text.
+    """
+
+    body: Any = Field(default=None, exclude=True)
 
 
 def visible_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -137,9 +150,7 @@ def to_result(method: str, response: Response) -> CallToolResult:
     """
     meta = {META_KEY: {"status": response.status, "headers": response.headers}}
     if response.status >= HTTPStatus.BAD_REQUEST:
-        if (body := _shown_body(response)) is not None:
-            meta[META_KEY]["body"] = body
-        return CallToolResult(content=[_text(said(response))], is_error=True, _meta=meta)
+        return Refusal(content=[_text(said(response))], is_error=True, _meta=meta, body=_shown_body(response))
     if method == "HEAD" or response.status >= HTTPStatus.MULTIPLE_CHOICES:
         return CallToolResult(content=[], structured_content=meta[META_KEY], _meta=meta)
     if not response.body:
@@ -159,7 +170,9 @@ def error_details(result: CallToolResult) -> dict[str, Any]:
     """What an error of a call tells scripts beside its message: `status`, `body`, `retry_in` (s), `request_id`."""
     found = (result.meta or {}).get(META_KEY, {})
     headers = found.get("headers", {})
-    details = {name: found[name] for name in ("status", "body") if name in found}
+    details = {"status": found["status"]} if "status" in found else {}
+    if isinstance(result, Refusal) and result.body is not None:
+        details["body"] = result.body
     if (wait := retry_after(headers.get("retry-after"))) is not None:
         details["retry_in"] = wait
     if (request_id := next((headers[name] for name in _REQUEST_IDS if name in headers), None)) is not None:
@@ -216,7 +229,9 @@ def _plain(response: Response) -> str:
     # Looked up here: Python would remember each name that it doesn't know.
     name = normalize_encoding(response.charset).lower()
     known = aliases.get(name, name)
-    return response.body.decode(known if known in _CHARSETS else "utf-8", "replace")
+    if known not in _CHARSETS or known == "utf_8":
+        return response.body.decode("utf-8", "replace")
+    return response.hide(response.body.decode(known, "replace"))
 
 
 def said(response: Response) -> str:

@@ -32,10 +32,10 @@ _ISSUE = re.compile(
     r"(?<![\w-])(?:(?!(?:AES|BASE|COVID|GPT|ISO|MD|RFC|SHA|UTF)-)[A-Z][A-Z0-9]{1,9}-\d{1,6}|#\d{1,7})(?![\w-])"
 )
 
-# A calculation: its numbers say nothing. `-` and `/` are in dates, too.
-_NUMBER = r"\d[\d.,]*"
+# A calculation: its numbers say nothing. `-` and `/` are in dates, too. A long number is read once, from its beginning.
+_NUMBER = r"\d[\d.,]{0,30}"
 _CALCULATION = re.compile(
-    rf"(?<![\w.]){_NUMBER}\s*(?:[+*×÷^]|(?:%|percent) of\b|\b(?:times|plus|minus|divided by)\b)\s*{_NUMBER}",  # noqa: RUF001
+    rf"(?<![\w.,]){_NUMBER}\s*(?:[+*×÷^]|(?:%|percent) of\b|\b(?:times|plus|minus|divided by)\b)\s*{_NUMBER}",  # noqa: RUF001
     re.IGNORECASE,
 )
 

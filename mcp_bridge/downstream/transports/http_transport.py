@@ -17,7 +17,7 @@ import functools
 import logging
 import random
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
@@ -68,11 +68,11 @@ from mcp_bridge.downstream.transports.lines import Oversized
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.transports.server_messages import BOM, MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import on_thread
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
@@ -374,19 +374,15 @@ class HttpTransport:
         if self.version is not None:
             ours[MCP_PROTOCOL_VERSION_HEADER] = self.version
         sent = ours | dict(headers or {})
-        return self._masked(
-            opened(self._client, method, url or self._address, headers=sent, content=content, attempt=attempt)
+        return opened(
+            self._client,
+            method,
+            url or self._address,
+            headers=sent,
+            content=content,
+            attempt=attempt,
+            hide=self._hidden.hide_text,
         )
-
-    @asynccontextmanager
-    async def _masked(self, opening: AbstractAsyncContextManager[httpx2.Response]) -> AsyncGenerator[httpx2.Response]:
-        try:
-            async with opening as response:
-                yield response
-        except RequestFailedError as error:
-            # An address that the server redirects to may have a credential in its path.
-            reason = self._hidden.hide(error.failure.reason.encode()).decode()
-            raise RequestFailedError(replace(error.failure, reason=reason)) from None
 
     def track(self, number: str | int) -> Post:
         """Register a request that is about to be sent."""
@@ -567,7 +563,9 @@ class HttpTransport:
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # entered
-        await self._send.send(self._hidden.hide(item) if isinstance(item, bytes) else item)
+        if isinstance(item, bytes):
+            item = await off_loop(item, self._hidden.hide, item)
+        await self._send.send(item)
 
     async def _flush(self) -> None:
         """Return when all messages so far are processed."""
