@@ -10,6 +10,7 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 import uuid
@@ -629,7 +630,7 @@ def test_the_keyring_is_for_those_that_ask_for_it(desk, monkeypatch):
         set_password = staticmethod(lambda service, name, value: kept.__setitem__((service, name), value))
         delete_password = staticmethod(lambda service, name: kept.pop((service, name)))
 
-    monkeypatch.setattr("mcp_bridge.policy.secrets.secret_stores._library", lambda: Keyring)
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
     assert "in the keyring" in desk.run("secret", "set", "k", "--keyring", stdin=b"some-value").out
     assert kept == {("mcp-bridge", "k"): "some-value"}
     desk.run("secret", "remove", "k", "--keyring")
