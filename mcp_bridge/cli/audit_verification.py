@@ -163,7 +163,7 @@ def verify_own_ledger(
     record["foreign_public_key"] = foreign
     record["erased"], record["opened"] = verdict.erased, verdict.opened
     artifacts = Files(settings.state_dir).compared(verdict.artifacts)
-    record["artifacts"] = artifacts.count
+    record["artifacts"] = artifacts.number
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})

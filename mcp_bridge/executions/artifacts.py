@@ -158,12 +158,12 @@ class ComparedArtifacts(NamedTuple):
     """What came of a comparison of artifacts with what the ledger has recorded.
 
     Attributes:
-        count: How many were compared.
+        number: How many were compared.
         changed: The URIs of those that aren't what was recorded.
         unreadable: Those that couldn't be read, and weren't compared: why not, by their URIs.
     """
 
-    count: int
+    number: int
     changed: list[str]
     unreadable: dict[str, str]
 

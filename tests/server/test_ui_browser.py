@@ -462,7 +462,7 @@ def test_a_line_that_is_wrapped_does_not_pass_for_two(watched):
     assert (shown["text"], shown["copied"]) == (text, text)
     assert [min(line["rows"], 2) for line in shown["lines"]] == [1, 1, 2, 1]
     # Each line has a mark, in a margin where no text is.
-    assert all(line["mark"] == '"›"' and line["margin"] < -10 < 10 < line["at"] for line in shown["lines"])
+    assert all(line["mark"] == '"\u203a"' and line["margin"] < -10 < 10 < line["at"] for line in shown["lines"])
 
 
 def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):

@@ -624,7 +624,7 @@ class Scripts:
                 raise
             script = active.script
             is_moved = isinstance(exc, SessionMovedError)
-            had_begun = script.has_begun and isinstance(exc, Exception) and not is_moved
+            had_begun = script.has_begun and not is_moved
             # A generated key counts once it is written down.
             goes_on = script.kept_key is not None
             if is_moved or (script.is_dry and isinstance(exc, BridgeError) and not script.history.calls):
@@ -632,11 +632,11 @@ class Scripts:
                 # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
                 goes_on = False
-            if goes_on or had_begun:
+            if goes_on or (had_begun and isinstance(exc, Exception)):
                 await self._interrupt(execution, active.last_record)
             else:
                 observed.status = await self._refuse(execution, exc)
-            if had_begun:
+            if had_begun and isinstance(exc, Exception):
                 raise _interrupted(execution, exc, goes_on=goes_on) from exc
             raise
         return record
