@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
@@ -102,12 +103,13 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file's content on the disk. Its name is its directory's.
+    """Have a regular file's content on the disk. Its name is its directory's.
 
     Raises:
-        OSError: The system call failed.
+        OSError: It is no regular file, or the system call failed.
     """
-    _sync(path, os.O_NOFOLLOW)
+    # Without waiting for what has become a FIFO.
+    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, regular=True)
 
 
 def _temporary(path: Path) -> Path:
@@ -124,9 +126,11 @@ def _write(path: Path, data: bytes, *, durable: bool) -> None:
             os.fsync(file.fileno())
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: Path, flags: int, *, regular: bool = False) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
+        if regular and not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Code = Literal[
     "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
     "approver_needed",
-    "arguments_too_deep", "arguments_unchecked", "artifact_changed", "artifact_too_large", "authentication_needed",
+    "arguments_too_deep", "arguments_unchecked", "artifact_changed", "artifact_too_large", "artifact_unreadable",
+    "authentication_needed",
     "authentication_unavailable", "backup_busy",
     "backup_damaged",
     "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
@@ -454,6 +455,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "artifact_too_large": Description(
             "The artifacts of this run are larger than `max_artifact_size` together.",
             "Keep less, or have the operator raise `max_artifact_size`."),
+        "artifact_unreadable": Description(
+            "An artifact that the ledger has recorded can't be read, so it wasn't compared with its SHA-256.",
+            "Run the command as the user of the bridge, and see to the modes of the files and to the disk.",
+            _COMMAND),
         "bad_artifact": Description(
             "The parts of an artifact came out of order, or are not base64.",
             "Keep files with `artifact(path)`."),

@@ -123,12 +123,12 @@ def verify_own_ledger(
         offline: Whether to ask no targets.
 
     Raises:
-        BridgeError: As `known_vkey` and `verify_file`; `artifact_changed`: it isn't what was recorded;
-            `publish_conflict`: a target has seen another history, now or at an alarm that nobody has acknowledged.
+        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or
+            at an alarm that nobody has acknowledged; as `ComparedArtifacts.require_same`.
     """
     import anyio
 
-    from mcp_bridge.executions.artifacts import Files, artifacts_changed
+    from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.ledger.audit.file_verification import verify_file
     from mcp_bridge.ledger.audit.statistics import published
     from mcp_bridge.ledger.keys.signing_key_files import foreign_public_key, known_vkey
@@ -162,13 +162,14 @@ def verify_own_ledger(
     record = log_record(path, verdict.log, trusted)
     record["foreign_public_key"] = foreign
     record["erased"], record["opened"] = verdict.erased, verdict.opened
-    record["artifacts"], changed = Files(settings.state_dir).changed(verdict.artifacts)
-    if changed:
-        raise artifacts_changed(changed)
+    artifacts = Files(settings.state_dir).compared(verdict.artifacts)
+    record["artifacts"] = artifacts.number
     record["targets"], record["offline"] = [], offline and bool(targets)
     if targets and not offline:
         log = FileLog(path, {target: state.size for target, state in states.items()})
         record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log, states)]
+    # Last: another history of the log is worse, and an artifact wouldn't hide it.
+    artifacts.require_same()
     return record
 
 

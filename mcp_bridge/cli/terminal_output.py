@@ -183,6 +183,7 @@ def folded(lines: Iterable[str], stream: TextIO, indent: str = "") -> list[str]:
     """Lines for a terminal, each part of a long one after a mark of its own; anywhere else, lines as they are.
 
     The terminal would break a long line itself, and its author could choose what then looks like a line of its own.
+    Lines are broken at spaces, and within a word that is too long for a line.
 
     Args:
         lines: The lines, with what can't be seen escaped.
@@ -203,15 +204,24 @@ _CONTINUED = "+ "
 
 
 def _parts(line: str, room: int) -> list[str]:
-    parts, part, used = [], "", 0
-    for char in line:
-        width = _width(char)
+    parts, mark, start, used, after_space = [], "", 0, 0, 0
+    for at, char in enumerate(line):
+        width = _most_columns(char)
         if used + width > room:
-            parts.append(part)
-            part, used = _CONTINUED, len(_CONTINUED)
-        part += char
+            end = after_space or at
+            parts.append(mark + line[start:end])
+            mark, start, after_space = _CONTINUED, end, 0
+            used = len(mark) + sum(map(_most_columns, line[start:at]))
         used += width
-    return [*parts, part]
+        # Not the space of a mark: what is left has to fit after another mark.
+        if char == " " and used > len(_CONTINUED):
+            after_space = at + 1
+    return [*parts, mark + line[start:]]
+
+
+def _most_columns(char: str) -> int:
+    # Terminals don't agree on any others; and what is counted as narrower than it is shown would break a line.
+    return 1 if char.isascii() else 2
 
 
 _FACTS = ("program", "step", "why")
@@ -310,8 +320,8 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
         echo_err(f"  {record.get('code') or 'error'}: {hung(record['error'])}")
         for line in _unmentioned_failures(record):
             echo_err(f"  {line}")
-    for line in next_steps(record["waiting"], ident, config):
-        echo_err(f"  {line}")
+    for line in folded(next_steps(record["waiting"], ident, config), sys.stderr, indent="  "):
+        echo_err(line)
     for line in unresolved(record):
         echo_err(f"  {line}")
     if record["status"] == "interrupted":

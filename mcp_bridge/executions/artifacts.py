@@ -6,6 +6,7 @@ They are in the state directory. No name from a script becomes a file name unche
 from __future__ import annotations
 
 import codecs
+import errno
 import hashlib
 import heapq
 import os
@@ -59,13 +60,16 @@ MAX_ARTIFACTS_LISTED = 100
 MAX_HASHED_BYTES = 256 << 20
 """Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed yet."""
 
-MAX_CHANGED_NAMED = 10
+MAX_NAMED = 10
 
 MAX_DIGESTS = 20 * MAX_ARTIFACTS_LISTED
 """Most hashes that are kept for further lists, for all principals together."""
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
 """No path separator, no character that changes how a terminal displays the rest of a line, no surrogate."""
+
+_NO_REGULAR_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
+"""Errors of opening what is a link, a folder, a FIFO or a socket in place of a file."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 _OUTPUT = re.compile(r"[a-z]{1,20}(-[0-9]{1,4})?")
@@ -148,6 +152,36 @@ class ReadArtifact(NamedTuple):
     data: bytes
     sha256: str
     is_recorded: bool
+
+
+class ComparedArtifacts(NamedTuple):
+    """What came of a comparison of artifacts with what the ledger has recorded.
+
+    Attributes:
+        number: How many were compared.
+        changed: The URIs of those that aren't what was recorded.
+        unreadable: Those that couldn't be read, and weren't compared: why not, by their URIs.
+    """
+
+    number: int
+    changed: list[str]
+    unreadable: dict[str, str]
+
+    def require_same(self) -> None:
+        """Refuse what is not as it was recorded.
+
+        Raises:
+            BridgeError: `artifact_changed`; `artifact_unreadable`.
+        """
+        if self.changed:
+            raise artifacts_changed(self.changed)
+        if self.unreadable:
+            uri, why = next(iter(self.unreadable.items()))
+            raise BridgeError(
+                "artifact_unreadable",
+                f"{_named(list(self.unreadable))} can't be read, and so not compared with the ledger: {uri}: {why}.",
+                hint="Run the command as the user of the bridge, and see to the modes of the files and to the disk.",
+            )
 
 
 RecordedHashes: TypeAlias = "Mapping[str, str]"
@@ -340,24 +374,34 @@ class Files:
         except OSError:
             return None
 
-    def changed(self, recorded: Mapping[str, RecordedHashes]) -> tuple[int, list[str]]:
+    def compared(self, recorded: Mapping[str, RecordedHashes]) -> ComparedArtifacts:
         """Compare what is there with the ledger. What isn't there may have been removed by age.
 
         Args:
             recorded: The hashes in the ledger, by execution.
-
-        Returns:
-            How many artifacts were compared; and the URIs of those that aren't what was recorded.
         """
-        count, changed = 0, []
+        count = 0
+        changed: list[str] = []
+        unreadable: dict[str, str] = {}
         for _, execution in self.executions():
             for name, sha256 in recorded.get(execution, {}).items():
-                if _valid_name(name) and os.path.lexists(self._root / execution / name):
-                    count += 1
-                    # It may have been removed meanwhile.
-                    if self._digest(execution, name) != sha256 and os.path.lexists(self._root / execution / name):
-                        changed.append(artifact_uri(execution, name))
-        return count, changed
+                if not _valid_name(name):
+                    continue
+                uri = artifact_uri(execution, name)
+                try:
+                    with _opened(self._root, execution, name) as file:
+                        is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+                except FileNotFoundError:
+                    continue
+                except OSError as exc:
+                    if exc.errno not in _NO_REGULAR_FILE:
+                        unreadable[uri] = exc.strerror or str(exc)
+                        continue
+                    is_same = False
+                count += 1
+                if not is_same:
+                    changed.append(uri)
+        return ComparedArtifacts(count, changed, unreadable)
 
     def full(self) -> BridgeError:
         """The error for a file that exceeds the limit."""
@@ -404,6 +448,10 @@ class Files:
                 self._remove(root / execution)
 
     def _remove(self, folder: Path) -> None:
+        if folder.is_symlink() or not folder.is_dir():
+            # Somebody has put it there: nothing behind a link is counted or removed.
+            folder.unlink(missing_ok=True)
+            return
         size = _bytes_in(folder)
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -421,7 +469,7 @@ class Files:
             OSError: A file can't be removed.
         """
         for path in self._root.glob("*/.part*"):
-            if path.name not in _PART_NAMES:
+            if path.name not in _PART_NAMES or path.parent.is_symlink():
                 continue
             with suppress(FileNotFoundError):
                 if path.lstat().st_mtime < time.time() - INCOMPLETE_SECONDS:
@@ -429,7 +477,7 @@ class Files:
         for path in (*self._root.glob("*"), *self._outputs.glob("*")):
             # Another bridge may have been quicker.
             with suppress(FileNotFoundError):
-                if before is not None and path.name not in wanted and path.stat().st_mtime < before:
+                if before is not None and path.name not in wanted and path.lstat().st_mtime < before:
                     self._remove(path)
         self.recount()
 
@@ -441,14 +489,16 @@ def unknown_artifact(uri: str) -> BridgeError:
 
 def artifacts_changed(uris: Sequence[str]) -> BridgeError:
     """The error for artifacts that aren't what was recorded when their executions ended."""
-    named = ", ".join(uris[:MAX_CHANGED_NAMED])
-    if len(uris) > MAX_CHANGED_NAMED:
-        named += f", … ({len(uris)} in all)"
     return BridgeError(
         "artifact_changed",
-        f"What is on the disk isn't what the ledger has recorded of {named}.",
+        f"What is on the disk isn't what the ledger has recorded of {_named(uris)}.",
         hint="Somebody has changed it, or the disk has. Run the script again, or put the file back from a copy.",
     )
+
+
+def _named(uris: Sequence[str]) -> str:
+    named = ", ".join(uris[:MAX_NAMED])
+    return named if len(uris) <= MAX_NAMED else f"{named}, … ({len(uris)} in all)"
 
 
 def unknown_output(execution: str, name: str) -> BridgeError:

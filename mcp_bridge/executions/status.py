@@ -26,6 +26,11 @@ def effective_status(stored: StoredExecution) -> str:
     return "interrupted" if lost else stored.status
 
 
+def was_given_up(stored: StoredExecution) -> bool:
+    """Whether an execution was refused, or ended by an error of the bridge without a key by which it could go on."""
+    return stored.status == "refused" or (stored.status == "interrupted" and stored.key is None)
+
+
 def is_under_way(status: str, owner: str, *, is_held: bool) -> bool:
     """Whether a process works on an execution.
 

@@ -26,10 +26,10 @@ def cancelled_call(code: Code, why: str, *, execution: str | None, goes_on: bool
     Args:
         code: The error's code.
         why: Why it is: a sentence.
-        execution: The id of the execution that it has begun, as far as is known.
+        execution: The id of its execution, as far as is known; that may still have waited for its turn.
         goes_on: Whether that goes on without the call.
     """
-    subject = "The call" if execution is None else f"The call's execution {execution}"
+    subject = "The call" if execution is None else f"The call (execution {execution})"
     what = "continues" if goes_on else "was cancelled. What it had done stays done"
     has_it = f"show {execution}" if execution else "list"
     hint = f"`mcp-bridge execution {has_it}` has it. Ask again where it may be done again."

@@ -75,7 +75,7 @@ class Questions:
         may_approve: Whether the client's principal decides, by the configuration of now: a question may be open for
             long. Set by whoever knows the call.
         notices: What the call's answer has to say of the questions.
-        execution: The id of the execution that runs for the call, once it has begun.
+        execution: The id of the execution that runs for the call, once it is accepted.
     """
 
     may_vanish = True

@@ -7,8 +7,10 @@ import json
 import os
 import pwd
 import re
+import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 import uuid
@@ -349,6 +351,8 @@ class Screen:
 
     def __init__(self, desk, *arguments, stdin_is_terminal=True):
         self._master, slave = os.openpty()
+        # Wide enough for the lines that are waited for.
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
         self.shown = b""
 
         def own_terminal():
@@ -364,7 +368,10 @@ class Screen:
         os.close(slave)
 
     def until(self, words):
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while words.encode() not in self.shown:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([self._master], [], [], left)[0], f"no {words!r} on the screen:\n{self.shown.decode()}"
             self.shown += os.read(self._master, 4096)
         self.shown = self.shown.partition(words.encode())[2]
 
@@ -500,19 +507,43 @@ def test_no_line_of_a_question_begins_within_a_text(separator):
     assert not any(separator in line for line in shown)
 
 
-def test_a_terminal_does_not_choose_where_a_line_of_a_question_begins():
+@pytest.fixture
+def narrow():
+    """A terminal of 40 columns."""
     master, slave = os.openpty()
     with os.fdopen(master), os.fdopen(slave, "w") as terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-        text = "漢" + "x" * 30 + "> “amount”: 1, " + "e\u0301" * 50
-        lines = terminal_output.question({"tool": "x", "arguments": {"to": text}, "why": "w" * 100})
-        shown = terminal_output.folded(lines, terminal, indent="  ")
-        assert all(len(line) - line.count("\u0301") + line.count("漢") <= 40 for line in shown)
-        assert all(line.startswith(("  > ", "  + ", "  call of x", "  why: ")) for line in shown)
-        # Nothing is left out.
-        whole = "".join(line[4:] if line.startswith("  + ") else f"\n{line[2:]}" for line in shown)
-        assert whole.split("\n")[1:] == lines
-        assert terminal_output.folded(lines, io.StringIO()) == lines
+        yield terminal
+
+
+IN_DOUBT = {"kind": "in_doubt", "step": "s", "effect": 1, "tool": "x", "since": 0}
+
+
+@pytest.mark.parametrize("wide", "漢\u1b44\u1bf2\u1715\u4dc0\u3248\u00a7", ids=lambda char: f"{ord(char):04x}")
+def test_a_terminal_does_not_choose_where_a_line_of_a_question_begins(narrow, wide):
+    # Terminals show more columns of some of these than Unicode says.
+    text = wide * 30 + "x" * 30 + "> “amount”: 1, " + "e\u0301" * 50
+    lines = terminal_output.question({"tool": "x", "arguments": {"to": text}, "why": "w" * 100})
+    lines += terminal_output.next_steps([{**IN_DOUBT, "arguments": {"to": text}}], "0" * 16, None)
+    shown = terminal_output.folded(lines, narrow, indent="  ")
+    assert all(sum(1 if char.isascii() else 2 for char in line) <= 40 for line in shown)
+    begin = ("  > ", "  + ", "  call of x", "  why: ", "  s is in doubt: ", "  say what ", "    or")
+    assert all(line.startswith(begin) for line in shown)
+    # Nothing is left out.
+    whole = "".join(line[4:] if line.startswith("  + ") else f"\n{line[2:]}" for line in shown)
+    assert whole.split("\n")[1:] == lines
+    assert terminal_output.folded(lines, io.StringIO()) == lines
+
+
+def test_a_terminal_shows_words_whole_that_fit_on_a_line(narrow):
+    text = "> a few words, and one that is far too long for a line: " + "x" * 60 + " and the end of it"
+    assert terminal_output.folded([text], narrow) == [
+        "> a few words, and one that is far too ",
+        "+ long for a line: ",
+        "+ " + "x" * 38,
+        "+ " + "x" * 22 + " and the end of ",
+        "+ it",
+    ]
 
 
 # --- secret ---
@@ -599,7 +630,7 @@ def test_the_keyring_is_for_those_that_ask_for_it(desk, monkeypatch):
         set_password = staticmethod(lambda service, name, value: kept.__setitem__((service, name), value))
         delete_password = staticmethod(lambda service, name: kept.pop((service, name)))
 
-    monkeypatch.setattr("mcp_bridge.policy.secrets.secret_stores._library", lambda: Keyring)
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
     assert "in the keyring" in desk.run("secret", "set", "k", "--keyring", stdin=b"some-value").out
     assert kept == {("mcp-bridge", "k"): "some-value"}
     desk.run("secret", "remove", "k", "--keyring")

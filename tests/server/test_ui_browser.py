@@ -433,6 +433,38 @@ def test_what_cannot_be_seen_is_shown_as_its_number(watched):
     assert shown == "a\\u{e0041}\\u3164😀b"
 
 
+def test_a_line_that_is_wrapped_does_not_pass_for_two(watched):
+    # Filled up so that what follows begins a row of the screen.
+    text = f"one\n\ntwo {'x' * 200}{' ' * 60}> “amount”: 1\nthree"
+    shown = watched.page.evaluate(
+        """text => import('/static/dom.js').then(({block}) => {
+            const value = block('A value', { text });
+            document.querySelector('main').append(value);
+            const pre = value.querySelector('pre');
+            pre.style.width = '300px';
+            const left = pre.getBoundingClientRect().left;
+            const lines = [...pre.children].map(line => {
+                const range = document.createRange();
+                range.selectNodeContents(line);
+                const rects = [...range.getClientRects()];
+                const mark = getComputedStyle(line, '::before');
+                return {
+                    mark: mark.content,
+                    margin: parseFloat(mark.marginLeft),
+                    at: Math.min(...rects.map(rect => rect.left)) - left,
+                    rows: new Set(rects.map(rect => rect.top)).size,
+                };
+            });
+            return { lines, text: pre.textContent, copied: pre.innerText };
+        })""",
+        text,
+    )
+    assert (shown["text"], shown["copied"]) == (text, text)
+    assert [min(line["rows"], 2) for line in shown["lines"]] == [1, 1, 2, 1]
+    # Each line has a mark, in a margin where no text is.
+    assert all(line["mark"] == '"\u203a"' and line["margin"] < -10 < 10 < line["at"] for line in shown["lines"])
+
+
 def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):
     store = stores()
     long = "😀" * 4000 + "and this is the end"

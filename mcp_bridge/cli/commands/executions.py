@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -217,7 +218,7 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
         terminal_output.echo(f"output: {terminal_output.whole_value(record['output'])}")
     if record["error"] is not None:
         terminal_output.echo(f"{record['code'] or 'error'}: {terminal_output.hung(record['error'])}")
-    for line in terminal_output.next_steps(record["waiting"], ident, config):
+    for line in terminal_output.folded(terminal_output.next_steps(record["waiting"], ident, config), sys.stdout):
         terminal_output.echo(line)
     for line in terminal_output.unresolved(record):
         terminal_output.echo(line)

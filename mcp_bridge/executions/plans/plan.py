@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escape_invisible, escape_name
+from mcp_bridge.escaping import escape_invisible, escape_line, escape_name
 from mcp_bridge.executions.readiness import PLAN
 from mcp_bridge.gate.planned_calls import ApprovedCall, ApprovedCalls
 from mcp_bridge.ledger.log.payloads import (
@@ -76,7 +76,8 @@ def question(planned: Sequence[Planned], ended: str | None, tool: str) -> Questi
             " or are programs, whose steps are decided when they are made."
         )
     if ended is not None:
-        told.append(f"The dry run ended early: {ended}")
+        # The script's own words, which would write further lines of this text.
+        told.append(f"The dry run ended early: {escape_line(ended)}")
     details: dict[str, Any] = {"calls": [_shown(one) for one in bound]}
     if unbound:
         details["asked_when_made"] = [_shown(one) for one in unbound]

@@ -418,7 +418,10 @@ class Programs:
                         record = await self.keep(run)
                         observed.status = record["status"]
             except BridgeError as exc:
-                again = f"`mcp-bridge execution resume {run.execution}`, or its idempotency key, goes on with it."
+                again = (
+                    f"`mcp-bridge execution resume {run.execution}` goes on with it, "
+                    "and so does its idempotency key, if it has one."
+                )
                 raise RunInterruptedError(run.execution, exc, again) from exc
         return record
 

@@ -623,21 +623,21 @@ class Scripts:
                 observed.status = "suspended"
                 raise
             script = active.script
-            if isinstance(exc, SessionMovedError) or (
-                script.is_dry and isinstance(exc, BridgeError) and not script.history.calls
-            ):
-                # It never began, and it has a place no more or was only to be looked at: its key is for what follows.
+            is_moved = isinstance(exc, SessionMovedError)
+            had_begun = script.has_begun and not is_moved
+            # A generated key counts once it is written down.
+            goes_on = script.kept_key is not None
+            if is_moved or (script.is_dry and isinstance(exc, BridgeError) and not script.history.calls):
+                # It has a place no more, or was only to be looked at: its key is for what follows.
                 # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
-                observed.status = await self._refuse(execution, exc)
-                raise
-            # A generated key counts once it is written down.
-            if script.kept_key or (script.has_called and isinstance(exc, Exception)):
+                goes_on = False
+            if goes_on or (had_begun and isinstance(exc, Exception)):
                 await self._interrupt(execution, active.last_record)
             else:
                 observed.status = await self._refuse(execution, exc)
-            if script.has_begun and isinstance(exc, Exception):
-                raise _interrupted(script, exc) from exc
+            if had_begun and isinstance(exc, Exception):
+                raise _interrupted(execution, exc, goes_on=goes_on) from exc
             raise
         return record
 
@@ -797,7 +797,7 @@ class Scripts:
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=kept, due=due, after=after)
 
     async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
-        """Leave a run that has ended without a record, and has a key by which it can go on.
+        """Leave a run that has ended without a record: by its key it can go on, and without one be cancelled.
 
         Args:
             execution: Its id.
@@ -956,17 +956,17 @@ def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
     return ended | {"status": "cancelled"}
 
 
-def _interrupted(script: ScriptRun, exc: Exception) -> RunInterruptedError:
-    """The error for a script that had begun, and was ended by another one."""
+def _interrupted(execution: str, exc: Exception, *, goes_on: bool) -> RunInterruptedError:
+    """The error for a script that had begun, and was ended by another one; `goes_on` if its key goes on with it."""
     if not isinstance(exc, BridgeError):
-        logger.error("running the execution %s failed", script.execution, exc_info=exc)
+        logger.error("running the execution %s failed", execution, exc_info=exc)
         exc = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
     again = (
         "Asked for again with the same idempotency key, it goes on from its record."
-        if script.kept_key
-        else f"Asking again does it anew: `mcp-bridge execution show {script.execution}` has what it did."
+        if goes_on
+        else f"Asking again does it anew: `mcp-bridge execution show {execution}` has what it did."
     )
-    return RunInterruptedError(script.execution, exc, again)
+    return RunInterruptedError(execution, exc, again)
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:

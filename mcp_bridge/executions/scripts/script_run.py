@@ -101,11 +101,6 @@ class ScriptRun:
         self._listed = ListedCalls(self.history.planned())
 
     @property
-    def has_called(self) -> bool:
-        """Whether it has asked for anything, also in an earlier run."""
-        return bool(self.history.calls or self.divergence_detector.made)
-
-    @property
     def is_dry(self) -> bool:
         """Whether it is a dry run: it may only read, and what else it asks for is listed."""
         return self._gate.is_dry

@@ -15,7 +15,7 @@ from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
-from mcp_bridge.executions.status import not_suspended
+from mcp_bridge.executions.status import not_suspended, was_given_up
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -74,7 +74,7 @@ class CellPlacement:
             head: As `resume_from_record`.
         """
         if last:
-            return last in {cell.previous, head} or await self._was_refused_there(last, cell)
+            return last in {cell.previous, head} or await self._was_given_up_there(last, cell)
         # There is none yet: it would be a first cell, or a fork.
         return not cell.previous or await self.origin(cell) is not None
 
@@ -96,10 +96,10 @@ class CellPlacement:
         if not last and self._no_room is not None and (blocked := await self._no_room()) is not None:
             raise blocked
 
-    async def _was_refused_there(self, execution: str, cell: Cell) -> bool:
-        """Whether an execution was refused at a cell's place, and has done nothing: the next one has the place."""
+    async def _was_given_up_there(self, execution: str, cell: Cell) -> bool:
+        """Whether an execution was given up at a cell's place, and has done nothing: the next one has the place."""
         stored = await self._lifecycle.store.execution(execution, self._principal)
-        if stored is None or stored.status != "refused" or previous_of(stored) != cell.previous:
+        if stored is None or not was_given_up(stored) or previous_of(stored) != cell.previous:
             return False
         return not CallHistory(await self._lifecycle.recorder.read(execution)).calls
 

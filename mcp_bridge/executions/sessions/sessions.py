@@ -17,7 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, Turn
-from mcp_bridge.executions.status import ENDED_BY_ITSELF, effective_status
+from mcp_bridge.executions.status import ENDED_BY_ITSELF, effective_status, was_given_up
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class Sessions:
         return Turn(place.after(head.id), head.id, blocked)
 
     async def _has_done_nothing(self, cell: StoredExecution, *also: str) -> bool:
-        """Whether a cell was refused before it has asked for anything.
+        """Whether a cell was given up (`was_given_up`) before it has asked for anything.
 
         Args:
             cell: The cell.
-            also: Further statuses that count as such a refusal.
+            also: Further statuses that count as given up.
         """
-        has_ended_so = effective_status(cell) in {"refused", *also}
+        has_ended_so = was_given_up(cell) or effective_status(cell) in also
         return has_ended_so and not CallHistory(await self._lifecycle.recorder.read(cell.id)).calls
 
     async def _has_begun(self, head: StoredExecution) -> bool:

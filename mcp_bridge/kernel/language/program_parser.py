@@ -292,9 +292,9 @@ class _Parser:
             text, where = row.get(name), f"{path}.{name}"
             if isinstance(text, str) and not STANDALONE.fullmatch(text) and row.get("type") == kind:
                 # One fault for one mistake: a text that is too short for a reference has one already.
-                code = next((fault.code for fault in self._faults if fault.path == where), "bad_reference")
+                known = next((fault.code for fault in self._faults if fault.path == where), None)
                 self._faults = [fault for fault in self._faults if fault.path != where]
-                self._fault(where, code, f"{text[:60]!r} is {wanted}")
+                self._fault(where, "bad_reference" if known is None else known, f"{text[:60]!r} is {wanted}")
 
     def _check_targets(self, row: dict[str, Any], path: str) -> None:
         for name in _TARGETS:

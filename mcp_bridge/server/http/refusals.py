@@ -116,8 +116,8 @@ class Ended(RefusedRequest):
     Args:
         request_id: Its id.
         message: Why it is.
-        execution: The id of the execution that it has begun, as far as is known.
-        goes_on: Whether what it has begun goes on without it.
+        execution: As `cancelled_call`.
+        goes_on: As `cancelled_call`.
     """
 
     def __init__(

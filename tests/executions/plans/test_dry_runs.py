@@ -270,6 +270,24 @@ async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(either)
         assert shop.writes == []
 
 
+FORGES = {
+    "python": "from mcp.servers import shop\nawait shop.put(what=1)\nraise ValueError('no\\n\\n> calls:\\n> nothing')\n",
+    "javascript": (
+        "import { shop } from 'mcp/servers';\nawait shop.put({ what: 1 });\nthrow new Error('no\\n\\n> calls:\\n> nothing')\n"
+    ),
+}
+
+
+async def test_a_scripts_error_writes_no_line_of_the_question_about_its_list(either):
+    shop = either
+    async with shop.open() as bridge:
+        dry = await shop.run(bridge, FORGES, dry_run=True)
+        assert [row["arguments"] for row in dry.planned] == [{"what": 1}]
+        *_, last = (await decided(bridge))["message"].split("\n")
+        assert last.startswith("The dry run ended early: ")
+        assert last.endswith(r"no\n\n> calls:\n> nothing")
+
+
 GOES_ON = {
     "python": (
         "try:\n    if made['ok']:\n        await shop.put(what=3)\nexcept:\n    await shop.put(what='rollback')",

@@ -1,9 +1,12 @@
 """The ledger has the hash of each artifact: what was changed since its execution ended is found, and isn't given."""
 
 import contextlib
+import errno
 import hashlib
+import json
 import os
 import shutil
+import time
 
 import anyio.to_thread
 import pytest
@@ -12,8 +15,11 @@ from execution_fixtures import lines
 
 from mcp_bridge.cli import exit_statuses
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions import artifacts
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.ledger.keys.signing_key_files import known_vkey, own_signer
 from mcp_bridge.ledger.log.payloads import ScriptEnd, decoded
+from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
 from mcp_bridge.views.timeline import timeline
 
 SCRIPT = "open('/tmp/r', 'w').write('paid: 5')\nprint(artifact('/tmp/r', 'r.txt'))"
@@ -111,8 +117,93 @@ def test_what_is_no_regular_file_is_no_artifact_and_nobody_waits_for_it(tmp_path
             folder.symlink_to(tmp_path / f"{folder.parent.name} elsewhere")
     with pytest.raises(BridgeError, match="no artifact"):
         files.read(f"artifact://{EXECUTION}/a")
-    with pytest.raises(BridgeError, match="No output"):
+    with pytest.raises(BridgeError, match="no stored output"):
         files.read_output(EXECUTION, "stdout", 0, 10)
     found, _ = files.newest([(float("inf"), EXECUTION)], None, [])
     assert found == []
     files.recount()
+
+
+@pytest.mark.parametrize("odd", ["link", "fifo"])
+def test_nobody_waits_for_what_was_put_in_the_place_of_a_written_artifact(tmp_path, odd):
+    writer = ArtifactWriter(Files(tmp_path), EXECUTION, 100)
+    writer.write("a", b"x", first=True, last=True)
+    path = tmp_path / "files" / EXECUTION / "a"
+    path.unlink()
+    if odd == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BridgeError, match="can't be written"):
+        writer.sync()
+
+
+@pytest.mark.parametrize("way", ["remove", "sweep"])
+@pytest.mark.parametrize("odd", ["link", "file"])
+def test_what_is_in_the_place_of_a_folder_is_removed_and_nothing_behind_it(tmp_path, way, odd):
+    files = Files(tmp_path, 1 << 20)
+    other = "1" * 16
+    ArtifactWriter(files, other, 100).write("a", b"x", first=True, last=True)
+    (behind := tmp_path / "behind").mkdir()
+    for name in ("a", ".part"):
+        (behind / name).write_bytes(b"somebody's")
+        os.utime(behind / name, (0, 0))
+    for root in ("files", "outputs"):
+        (tmp_path / root).mkdir(exist_ok=True)
+        place = tmp_path / root / EXECUTION
+        place.symlink_to(behind) if odd == "link" else place.write_bytes(b"x")
+    used = files.used()
+    if way == "remove":
+        files.remove(EXECUTION)
+    else:
+        files.sweep(time.time() + 1, wanted=[other])
+    assert not any(os.path.lexists(tmp_path / root / EXECUTION) for root in ("files", "outputs"))
+    assert sorted(path.name for path in behind.iterdir()) == [".part", "a"]
+    assert files.used() == used
+
+
+async def test_a_conflict_of_the_log_is_told_before_a_changed_artifact(sandboxes, tmp_path):
+    async with kept(sandboxes, tmp_path) as (bridge, _, file):
+        file.write_bytes(b"paid: 9")
+        notes, config = tmp_path / "notes.txt", tmp_path / "config.toml"
+        config.write_text(f"[[ledger.publish]]\nfile = {json.dumps(str(notes))}\n")
+        vkey = known_vkey(bridge.settings.state_dir / "ledger.sqlite")
+        signer = own_signer(bridge.settings.state_dir, vkey.partition("+")[0], vkey)
+        # A checkpoint of the log's own key, of more entries than there are.
+        notes.write_text(sign_checkpoint(Checkpoint(signer.name, 1000, bytes(32)), signer))
+
+        def verify():
+            env = {"MCP_BRIDGE_STATE_DIR": str(bridge.settings.state_dir)}
+            return run_in_thread(config, "audit", "verify", env=env)
+
+        told = await anyio.to_thread.run_sync(verify)
+        assert (told.code, "publish_conflict" in told.err, "artifact_changed" in told.err) == (1, True, False), told
+        notes.write_bytes(b"")
+        told = await anyio.to_thread.run_sync(verify)
+        assert (told.code, "artifact_changed" in told.err) == (exit_statuses.FAILED, True), told
+
+
+def test_what_cannot_be_read_is_told_from_what_was_changed(tmp_path, monkeypatch):
+    files = Files(tmp_path)
+    for name in ("a", "b"):
+        ArtifactWriter(files, EXECUTION, 100).write(name, CONTENT, first=True, last=True)
+    recorded = {EXECUTION: {"a": HASH, "b": HASH, "gone": HASH}}
+    assert files.compared(recorded) == (2, [], {})
+    opened = artifacts.opened_regular
+
+    # Root may read what nobody else may, and a disk fails seldom.
+    def failing(name, folder):
+        if name == "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(name, folder)
+
+    monkeypatch.setattr(artifacts, "opened_regular", failing)
+    compared = files.compared(recorded)
+    assert compared == (1, [], {f"artifact://{EXECUTION}/b": "Input/output error"})
+    with pytest.raises(BridgeError, match="Input/output error") as refused:
+        compared.require_same()
+    assert refused.value.code == "artifact_unreadable"
+    (tmp_path / "files" / EXECUTION / "a").write_bytes(b"paid: 9")
+    with pytest.raises(BridgeError, match="/a") as refused:
+        files.compared(recorded).require_same()
+    assert refused.value.code == "artifact_changed"

@@ -264,7 +264,7 @@ async def test_a_call_that_had_begun_when_its_token_was_revoked_is_told_so_and_g
         assert answer.headers["content-type"].startswith("text/event-stream" if progress else "application/json")
         told = json.loads(answer.text.rpartition("data: ")[2]) if progress else answer.json()
         assert (told["id"], told["error"]["data"]["code"]) == (7, "cancelled")
-        assert f"execution {told['error']['data']['execution']} had begun" in told["error"]["message"]
+        assert f"The call (execution {told['error']['data']['execution']}) had begun" in told["error"]["message"]
         assert "had begun, and was cancelled" in told["error"]["message"]
         assert (await status_of(http, anna), await status_of(http, other)) == (401, 200)
         assert b"Traceback" not in bridge.logged

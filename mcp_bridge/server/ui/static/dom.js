@@ -78,7 +78,7 @@ export function block(label, value, more = null) {
   if (value === null || value === undefined) return null;
   return h("figure", { class: "value" },
     h("figcaption", {}, label),
-    h("pre", { tabindex: "0" }, value.text),
+    h("pre", { class: "marked", tabindex: "0" }, value.text.split(/(?<=\n)/).map((line) => h("span", {}, line))),
     rest(value, more));
 }
 
