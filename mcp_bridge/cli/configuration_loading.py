@@ -127,9 +127,7 @@ def own_address(configured: settings.Settings, port: int = PORT) -> OwnAddress:
     return OwnAddress(ports, configured.http.path, configured.http.allowed_hosts)
 
 
-def discover_servers(
-    loaded: settings.Loaded, *, quiet: bool = False, address: OwnAddress | None = None
-) -> Discovery:
+def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, address: OwnAddress | None = None) -> Discovery:
     """Discover the servers.
 
     Args:
