@@ -20,13 +20,13 @@ class SystemKeyring:
     Calls may wait for a person who unlocks the keyring: not for an event loop's thread.
 
     Args:
-        instead: What to do without a keyring, a sentence.
-        unusable: The code of the error for a keyring that is locked, or for none at all.
+        instead: What to do without a keyring, a clause.
+        code: The code of the error for a keyring that is locked or broken, or for none at all.
     """
 
-    def __init__(self, instead: str = "Keep the secret in the file.", unusable: Code = "keyring_unusable") -> None:
+    def __init__(self, instead: str = "keep the secret in the file", code: Code = "keyring_unusable") -> None:
         self._instead = instead
-        self._unusable: Code = unusable
+        self._code: Code = code
 
     def stamp(self) -> object | None:
         """None: a keyring doesn't tell whether it has changed."""
@@ -39,7 +39,10 @@ class SystemKeyring:
             BridgeError: `keyring_missing` (the library isn't installed), or the code for an unusable keyring.
         """
         value = self._call("get_password", name)
-        return value if isinstance(value, str) else None
+        if value is None or isinstance(value, str):
+            return value
+        # There is something: taken for nothing, it would be overwritten.
+        raise self._error(f"it gave no text, but {type(value).__name__}")
 
     def set(self, name: str, text: str) -> None:
         """Keep a text, in place of one of that name.
@@ -68,14 +71,17 @@ class SystemKeyring:
             raise BridgeError(
                 "keyring_missing",
                 "The library for the system's keyring isn't installed.",
-                hint=f"{self._instead} Or: {extra_hint('keyring')}",
+                hint=f"To do without it, {self._instead}. Or: {extra_hint('keyring')}",
             ) from None
         try:
             return getattr(keyring, method)(SERVICE, *arguments)
         except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
             # Its text may hold what the backend was given, and stays out of any log.
-            raise BridgeError(
-                self._unusable,
-                f"The system's keyring can't be used ({type(exc).__name__}).",
-                hint="Unlock it. `python -m keyring diagnose` says which keyring is used.",
-            ) from None
+            raise self._error(type(exc).__name__) from None
+
+    def _error(self, why: str) -> BridgeError:
+        return BridgeError(
+            self._code,
+            f"The system's keyring can't be used ({why}).",
+            hint=f"Unlock it, or {self._instead}. `python -m keyring diagnose` says which keyring is used.",
+        )

@@ -34,7 +34,7 @@ class Configuration(NamedTuple):
     """The settings, their file, the servers, and the governance if a file has any.
 
     `ignored_files` are the folder's files that aren't used; `floor` is the user's own file under a folder's; `loaded`
-    is the undecoded content of the files.
+    is the undecoded content of the files; `own_address` is as discovery has taken it.
     """
 
     settings: settings.Settings
@@ -44,6 +44,7 @@ class Configuration(NamedTuple):
     ignored_files: tuple[IgnoredFile, ...] = ()
     floor: Path | None = None
     loaded: settings.Loaded | None = None
+    own_address: OwnAddress = OwnAddress()
 
 
 def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> settings.Loaded:
@@ -126,13 +127,13 @@ def own_address(configured: settings.Settings, port: int = PORT) -> OwnAddress:
     return OwnAddress(ports, configured.http.path, configured.http.allowed_hosts)
 
 
-def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, port: int = PORT) -> Discovery:
+def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, address: OwnAddress | None = None) -> Discovery:
     """Discover the servers.
 
     Args:
         loaded: The configuration.
         quiet: Whether to print nothing about files that can't be read, because the command shows them.
-        port: As `own_address`.
+        address: Where the bridge serves over HTTP; by default `own_address`.
 
     Raises:
         BridgeError: `bad_config`.
@@ -149,7 +150,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False, port: int 
         home=Path.home(),
         clients=loaded.settings.clients,
         allow_self_server=loaded.settings.allow_self_server,
-        own_address=own_address(loaded.settings, port),
+        own_address=address or own_address(loaded.settings),
         folder=folder.servers if folder else {},
         trusted=folder.trusted if folder else None,
         trust=loaded.trust,
@@ -179,7 +180,8 @@ def configure(file: Path | None, *, quiet: bool = False, port: int = PORT) -> Co
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
     loaded = load(file, quiet=quiet)
-    discovery = discover_servers(loaded, quiet=quiet, port=port)
+    address = own_address(loaded.settings, port)
+    discovery = discover_servers(loaded, quiet=quiet, address=address)
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
@@ -188,7 +190,7 @@ def configure(file: Path | None, *, quiet: bool = False, port: int = PORT) -> Co
         governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, discovery))
     ignored_files = (*loaded.ignored_files, *discovery.ignored_files)
     floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
-    return Configuration(loaded.settings, loaded.file, discovery, governance, ignored_files, floor, loaded)
+    return Configuration(loaded.settings, loaded.file, discovery, governance, ignored_files, floor, loaded, address)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

@@ -16,9 +16,6 @@ from mcp_bridge.sandbox.image.store import CONFIGURED_IMAGE_HINT, REPOSITORY
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
 
-TAIL_BYTES = 8192
-"""How much of an engine's stderr is kept."""
-
 _TAIL_LINES = 8
 
 _CAUSES: tuple[tuple[Code, str, str, tuple[str, ...]], ...] = (

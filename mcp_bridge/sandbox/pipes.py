@@ -21,7 +21,6 @@ import anyio.to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from mcp_bridge.sandbox.engine import SandboxProcess
-from mcp_bridge.sandbox.engine_errors import TAIL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 
 PIPE_SIZE = 1 << 18
 """A message of this size doesn't wait for the other side; unprivileged users may have 1 MiB."""
+
+_TAIL_BYTES = 8192
+"""How much of an engine's stderr is kept."""
 
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -320,7 +322,7 @@ class PipedProcess(SandboxProcess):
 
     def _on_stderr(self, data: bytes) -> None:
         self._tail += data
-        del self._tail[:-TAIL_BYTES]
+        del self._tail[:-_TAIL_BYTES]
 
 
 def _enlarge(descriptor: int) -> None:

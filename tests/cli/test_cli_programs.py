@@ -121,6 +121,12 @@ def test_the_operators_program_run_by_its_file_is_said_to_be_anybodys_there(desk
     other = desk.write("clean.json", CLEAN | {"description": "Another."})
     assert "to the policy" not in desk.run("program", "run", other, *A, code=exit_statuses.SUSPENDED).err
     assert "to the policy" not in desk.run("program", "run", "clean", *A, code=exit_statuses.SUSPENDED).err
+    named = CLEAN | {"name": "two words"}
+    (desk.folder / "programs/clean.yaml").write_text(json.dumps(named))
+    by_file = desk.run("program", "run", str(desk.folder / "programs/clean.yaml"), *A, code=exit_statuses.SUSPENDED)
+    assert "program run 'two words'" in by_file.err
+    piped = desk.run("program", "run", "-", *A, stdin=json.dumps(named).encode(), code=exit_statuses.SUSPENDED)
+    assert "to the policy" not in piped.err
 
 
 def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(desk):

@@ -409,7 +409,7 @@ OVER_HTTP = {
     },
     "claude-desktop": {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:8350/mcp"]},
     "cursor": {"url": "http://localhost:8350/mcp", "headers": {"Authorization": "Bearer ${env:BRIDGE_TOKEN}"}},
-    "codex": {"url": "http://localhost:9350/mcp", "bearer_token_env_var": "BRIDGE_TOKEN"},
+    "codex": {"url": "http://localhost:8350/mcp", "bearer_token_env_var": "BRIDGE_TOKEN"},
     "gemini": {"httpUrl": "http://127.0.0.1:8350/mcp"},
     "windsurf": {"serverUrl": "http://127.0.0.1:8350/mcp"},
 }
@@ -438,6 +438,36 @@ def test_the_bridge_over_http_is_the_bridge_and_is_neither_moved_nor_copied(user
     path.write_text(text)
     user.done(f"install {client} --uninstall --yes")
     assert user.servers(client) == {"git": entries["git"]}, "without an installation, too"
+
+
+def test_another_bridges_entry_and_its_token_stay_at_uninstall(user):
+    tunnel = {"type": "http", "url": "http://127.0.0.1:9350/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
+    wrapped = {"command": "npx", "args": ["mcp-remote", tunnel["url"], "--header", f"Authorization: Bearer {TOKEN}"]}
+    content = {
+        "projects": {str(user.folder): {"mcpServers": {"team": tunnel}}},
+        "mcpServers": {"mine": {"command": COMMAND}, "team": tunnel, "wrapped": wrapped},
+    }
+    path = user.file("claude-code", json.dumps(content))
+    said = user.done("install claude-code --uninstall --yes")
+    assert json.loads(path.read_text()) == content | {"mcpServers": {"team": tunnel, "wrapped": wrapped}}
+    backup = Path(said.partition("As it was: ")[2].strip())
+    assert json.loads(backup.read_text()) == content
+
+
+def test_uninstall_removes_the_bridge_for_the_folder_and_for_its_repository_past_what_is_broken(user, monkeypatch):
+    (user.folder / ".git").mkdir()
+    inside = user.folder / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    entries = {"mcpServers": {"bridge": {"command": COMMAND}, "git": {"command": "uvx"}}}
+    left = {"mcpServers": {"git": {"command": "uvx"}}}
+    path = user.file("claude-code", json.dumps({"projects": dict.fromkeys((str(inside), str(user.folder)), entries)}))
+    user.done("install claude-code --uninstall --yes")
+    assert json.loads(path.read_text())["projects"] == {str(inside): left, str(user.folder): left}
+    projects = {str(inside): {"mcpServers": []}, str(user.folder): entries}
+    path.write_text(json.dumps({"projects": projects}))
+    user.done("install claude-code --uninstall --yes")
+    assert json.loads(path.read_text())["projects"] == projects | {str(user.folder): left}
 
 
 def test_the_bridge_that_claude_code_has_for_this_folder_alone_goes_with_uninstall(user):

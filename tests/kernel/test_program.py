@@ -525,6 +525,14 @@ def test_a_map_whose_item_has_the_name_of_its_number_is_warned_of():
     assert "the number of the item" in found[0].message
 
 
+@pytest.mark.parametrize(("name", "is_warned_of"), [("a-b", True), ("it.x", True), ("a b", True), ("é_1", False)])
+def test_a_name_that_no_reference_in_a_text_has_is_warned_of(name, is_warned_of):
+    each = {"id": "m", "type": "map", "over": "$all", "as": name, "step": TOOL | {"args": {"x": "$['a-b']"}}}
+    found = program_warnings.warnings(parse(steps(tool("a", output_key=name), each)))
+    paths = [fault.path for fault in found if "no reference in a text" in fault.message]
+    assert paths == (["steps[0].output_key", "steps[1].as"] if is_warned_of else [])
+
+
 def test_a_field_that_has_no_effect_or_no_reference_to_it_is_warned_of():
     whole = tool("whole", on_error="fail", max_retries=3)
     each = {"id": "m", "type": "map", "over": "$all", "as": "$it", "step": TOOL | {"id": "x"}}
@@ -560,6 +568,7 @@ def test_a_field_that_has_no_effect_or_no_reference_to_it_is_warned_of():
     [
         ({"version": 1.0}, "version: 1 should be a text of at most 200 characters: write it in quotes"),
         ({"steps": [{"id": 1, "type": "tool", "tool": "t"}]}, "steps[0].id: 1 should be a text of at least 1 character(s) and of at most 200 characters: write it in quotes"),
+        ({"steps": [TOOL | {"id": "a", "output_key": 1}]}, "steps[0].output_key: 1 should be a text of at least 1 character(s) and of at most 200 characters: write it in quotes"),
         ({"steps": [{"id": "w", "type": "wait", "seconds": "5"}]}, "steps[0].seconds: '5' is neither a number nor a reference such as '$pause'"),
         ({"steps": [{"id": "m", "type": "map", "over": "x", "step": TOOL}]}, "steps[0].over: 'x' is no reference such as '$items'"),
         ({"steps": [{"id": "a", "type": "approval", "message": "m", "max_retries": 2}]}, "steps[0].max_retries: this belongs to tool, llm, condition, parallel, map and program steps; this step is of type approval"),

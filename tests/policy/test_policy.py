@@ -127,7 +127,7 @@ DENY = rule("a.b", "deny")
         ([], "policy: must be a table: write [policy]", None),
         ({"presets": "open"}, "policy.presets: there is no such key", "Did you mean preset?"),
         ({"qqqq": 1}, "policy.qqqq: there is no such key", "There are: preset, rules, limits, trust_hints."),
-        ({"preset": "opne"}, "policy.preset: must be 'open', 'read-only', 'approve-writes' or 'locked'", "'open'?"),
+        ({"preset": "opne"}, "policy.preset: must be 'open', 'read-only', 'approve-writes' or 'locked'", "mean open?"),
         ({"preset": "readonly"}, "policy.preset: must be", "Did you mean read-only?"),
         ({"preset": 1}, "policy.preset: must be", "There are: open"),
         ({"trust_hints": "git"}, "policy.trust_hints: must be an array of texts", None),
@@ -150,7 +150,7 @@ DENY = rule("a.b", "deny")
         ({"rules": ["a.b"]}, "policy rule 1: must be an array of tables: write [[policy.rules]]", None),
         ({"rules": [DENY, {"effect": "deny"}]}, "policy rule 2: has no 'tools'", None),
         ({"rules": [{"tools": ["a.b"]}]}, "policy rule 1: has no 'effect'", None),
-        ({"rules": [{"tool": ["a.b"], "effect": "deny"}]}, "policy rule 1, tool: there is no such key", "'tools'?"),
+        ({"rules": [{"tool": ["a.b"], "effect": "deny"}]}, "policy rule 1, tool: there is no such key", "mean tools?"),
         (
             {"rules": [rule("a.b", "forbid")]},
             "policy rule 1, effect: must be 'deny', 'allow', 'approve' or",

@@ -544,6 +544,7 @@ def test_a_keyring_that_fails_is_an_error_without_its_words(state, keyring, use)
         error = failure(vault.remove, "key")
     assert error.code == "keyring_unusable"
     assert "NoKeyringError" in error.message
+    assert "Unlock it, or keep the secret in the file." in error.hint
     assert VALUE not in str(error) + repr(error.private)
 
 

@@ -121,7 +121,8 @@ import json, sys
 from mcp_bridge.cli.commands.serve import serve
 serve(None)
 unneeded = ("uvicorn", "click", "tarfile", "difflib", "statistics", "mcp_bridge.sandbox.cli_engine")
-unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver", "snowballstemmer")
+unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver", "snowballstemmer", "anyio.from_thread")
+unneeded += ("mcp_bridge.sandbox.engine_errors", "mcp_bridge.sandbox.image.host_tools")
 print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
 """
 

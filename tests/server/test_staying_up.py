@@ -22,9 +22,11 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from sandbox_fixtures import RUNTIME
 from servers.specs import faulty
 
+from mcp_bridge import settings
 from mcp_bridge.cli.commands.serve import ConfigurationFiles
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import snapshot_of, written_policies
+from mcp_bridge.ledger.storage.live_bridges import Presence
 from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
 from mcp_bridge.server.configuration_reload import Change, ConfigurationReload
 from mcp_bridge.settings import Layer
@@ -688,6 +690,24 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
     assert "new" in files.change().servers
     (folder / ".mcp.json").unlink()
     assert "project" not in files.change().servers
+
+
+def test_another_bridge_that_starts_and_ends_changes_nothing_here(folder):
+    home = Path.home()
+    entry = {"type": "http", "url": "http://127.0.0.1:8353/mcp"}
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"code": entry}}))
+    files = ConfigurationFiles(None)
+    assert "code" in {spec.name for spec in files.configure().specs}
+    other = Presence(settings.load().settings.state_dir, "another bridge")
+    other.serve_at(8353)
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"code": entry}, "numStartups": 1}))
+    assert files.change() is None
+    again = ConfigurationFiles(None)
+    assert "code" not in {spec.name for spec in again.configure().specs}
+    other.leave()
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"code": entry}, "numStartups": 2}))
+    assert files.change() is None
+    assert again.change() is None
 
 
 def test_claude_codes_files_are_watched_where_its_variable_says(folder, tmp_path, monkeypatch):

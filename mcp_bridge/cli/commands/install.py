@@ -71,8 +71,7 @@ def install(loaded: settings.Loaded, request: Request) -> int:
     terminal_output.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
     if client.name == "gemini" and file.member("security", "folderTrust", "enabled") is not False:
         terminal_output.echo(GEMINI_TRUST)
-    if backup is not None:
-        terminal_output.echo(escaping.escape_line(f"As it was: {backup}"))
+    _name_backup(backup)
     return exit_statuses.OK
 
 
@@ -106,14 +105,16 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
             terminal_output.echo_err("mcp-bridge: nothing was written.")
             return exit_statuses.REFUSED
         turn.take_for(change)
+        backup = None
         if original is not None and not change.record.was_there:
             file.remove_file()
         else:
-            file.write(installations.backups)
+            backup = file.write(installations.backups)
         if change.config is not None and change.config.is_changed:
             change.config.write(installations.backups)
         _forget(installations, file.target, heirs)
     terminal_output.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
+    _name_backup(backup)
     return exit_statuses.OK
 
 
@@ -217,6 +218,11 @@ def _show(change: Change) -> bool:
     for note in change.notes:
         terminal_output.echo(escaping.escape_line(note))
     return bool(files)
+
+
+def _name_backup(backup: Path | None) -> None:
+    if backup is not None:
+        terminal_output.echo(escaping.escape_line(f"As it was: {backup}"))
 
 
 def _confirm(question: str, command: str) -> bool:

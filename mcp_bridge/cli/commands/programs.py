@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -69,8 +70,10 @@ def run(
             return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
         configuration = configuration_loading.configure(named)
-        if is_file and (own := program_sources.configured_name(configuration.governance, program, requested)):
-            by_name = terminal_output.command(f"program run {own}", named)
+        # Whoever pipes a program in has no file to name instead.
+        is_named = is_file and program != program_sources.STDIN
+        if is_named and (own := program_sources.configured_name(configuration.governance, program, requested)):
+            by_name = terminal_output.command(f"program run {shlex.quote(own)}", named)
             terminal_output.echo_err(f"mcp-bridge: {RUN_AS_FILE.format(own, by_name)}")
         return terminal_output.status_of(drive(configuration, started, named, as_json=as_json))
 

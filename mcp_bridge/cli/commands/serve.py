@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +123,8 @@ class ConfigurationFiles:
         try:
             # What it would print is logged.
             loaded = configuration_loading.load(self._named, quiet=True)
-            found = configuration_loading.discover_servers(loaded, port=self._port, quiet=True)
+            # The address of the start: other bridges come and go, and with them nothing changes here.
+            found = configuration_loading.discover_servers(loaded, address=started.own_address, quiet=True)
             configuration_loading.warn_ignored_files((*loaded.ignored_files, *found.ignored_files), _log)
             configuration_loading.warn_problems(found.problems, _log)
             programs = started.governance.programs if started.governance else {}
@@ -340,17 +341,13 @@ def _serving_at(directory: Path, port: int) -> Iterator[None]:
     from mcp_bridge.ledger.storage.live_bridges import Presence
     from mcp_bridge.sandbox.ownership import owner_label
 
-    try:
-        presence = Presence(directory, owner_label())
-    except BridgeError:
+    with ExitStack() as stack:
         # Why the state directory can't be used is said when the bridge is opened.
+        with suppress(BridgeError):
+            presence = Presence(directory, owner_label())
+            stack.callback(presence.leave)
+            presence.serve_at(port)
         yield
-        return
-    presence.serve_at(port)
-    try:
-        yield
-    finally:
-        presence.leave()
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:

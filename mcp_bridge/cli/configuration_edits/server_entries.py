@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 
-"""What the bridge is called in clients' files unless a person says otherwise."""
-
 START_SECONDS = 60
 """How long a client waits for the bridge to start. Clients wait ten seconds or less, and the first start may have to
 build the image."""

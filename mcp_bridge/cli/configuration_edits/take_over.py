@@ -19,7 +19,7 @@ from mcp_bridge.cli.configuration_edits.server_entries import (
 from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.client_file_reading import all_settings, is_group, merged
-from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge
+from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, is_this_bridge
 from mcp_bridge.downstream.configuration.git_root import claude_code_projects
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -150,27 +150,27 @@ def refuse_switched_off(
 def put_back(client: Client, change: Change, address: OwnAddress) -> None:
     """Remove the bridge's entries, and put back the servers that were moved, into a file that has been changed since.
 
+    What only has a bridge's token stays: it may be another bridge's, whose token would be lost.
+
     Args:
         client: The client.
         change: Gets the changes.
         address: Where this bridge serves over HTTP, if it does.
     """
     file, servers = change.file, servers_path(client, change.file)
-    for name, entry in entries_at(file, servers).items():
-        if is_the_bridge(entry, address, os.environ):
-            file.remove((*servers, name))
-    if (only := folder_with_bridge(client, file, Path.cwd(), address)) is not None:
-        file.remove_all(_local_path(only[0]), [*only[1]])
+    folders = claude_code_projects(Path.cwd()) if client.name == "claude-code" else []
+    present = {servers: entries_at(file, servers)}
+    present |= {_local_path(folder): _entries_for(file, folder, must_be_whole=False) for folder in folders}
+    for path, entries in present.items():
+        file.remove_all(path, [name for name, entry in entries.items() if is_this_bridge(entry, address)])
     moved = [(servers, change.record.entries)]
     moved += [(_local_path(folder), entries) for folder, entries in change.record.local.items()]
     for path, entries in moved:
-        present = entries_at(file, path)
+        now = entries_at(file, path)
         change.notes += [
-            f"{name!r} is in {file.path} again already, and stays as it is there."
-            for name in entries
-            if name in present
+            f"{name!r} is in {file.path} again already, and stays as it is there." for name in entries if name in now
         ]
-        file.set_all(path, {name: entry for name, entry in entries.items() if name not in present})
+        file.set_all(path, {name: entry for name, entry in entries.items() if name not in now})
 
 
 def servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:

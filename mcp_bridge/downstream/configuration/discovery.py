@@ -584,6 +584,11 @@ def is_the_bridge(entry: Any, address: OwnAddress, environ: Mapping[str, str]) -
     return starts_the_bridge(entry) or points_to_this_bridge(_texts(entry), address, environ)
 
 
+def is_this_bridge(entry: Any, address: OwnAddress) -> bool:
+    """Whether an undecoded entry of any client's starts this bridge, or has its address."""
+    return starts_the_bridge(entry) or any(address.is_of(text) for text in _texts(entry))
+
+
 def is_another_bridge(entry: Any, environ: Mapping[str, str]) -> bool:
     """Whether an undecoded entry of any client's has a token of a bridge's principal."""
     return has_token(_texts(entry), environ)

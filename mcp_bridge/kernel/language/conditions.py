@@ -84,7 +84,7 @@ _UNQUOTED = re.compile(rf"\$([^\s'\"()\[\],<>=!]{{1,{_SHOWN_CHARS}}})(?=[\s),<>=
 """A reference whose names want quotes, and have none."""
 
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-_SIGNS = {"&&": "and", "||": "or", "!": "not"}
+_SIGNS = {"&&": "and", "||": "or", "&": "and", "|": "or", "!": "not"}
 """What other languages write, and a condition."""
 
 _JOINED = {
@@ -355,13 +355,15 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _strange(text: str, position: int, before: _Token | None) -> str:
-    sign = text[position]
-    if (word := _SIGNS.get(text[position : position + 2]) or _SIGNS.get(sign)) is not None:
-        return f"{sign!r} means nothing in a condition: write {word!r}"
+    sign, both = text[position], text[position : position + 2]
+    if both in _SIGNS:
+        return f"{both!r} means nothing in a condition: write {_SIGNS[both]!r}"
     if sign == "$":
         return "no name follows this $: a reference is written $name, or $['any name']"
     if before is not None and before.kind == "reference" and before.position + len(before.text) == position:
         return f"{sign!r} is no part of a name, unless it is quoted{_quoted(text[before.position :])}"
+    if sign in _SIGNS:
+        return f"{sign!r} means nothing in a condition: write {_SIGNS[sign]!r}"
     if sign in "'\"":
         other = "'" if sign == '"' else '"'
         return f"nothing closes this {sign}: a text that has a {sign} in it stands between two {other}"

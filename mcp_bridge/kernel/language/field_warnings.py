@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.language.format_faults import Fault
+from mcp_bridge.kernel.language.references import WORD
 from mcp_bridge.kernel.language.step_fields import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_bridge.kernel.step_types import Row
-
-_NO_NAME = re.compile(r"[.\[\]\s$]")
-"""In a name, what no reference in a text or in arguments has."""
 
 _NEVER_RETRIED = 1
 """Attempts of a step that isn't tried again."""
@@ -48,12 +45,10 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
             yield "max_retries", "'retry' says how often the step is tried: this has no effect"
         elif row.get("on_error") != "retry":
             yield "max_retries", "the step is tried once: this has an effect with on_error: retry only"
-    if row["type"] == "map":
-        if row.get("as", "").startswith("$"):
-            yield "as", "nothing leads to the item by this name: write it without the $"
-        if row["step"].get("id"):
-            yield "step.id", "no reference leads to a map's step: this has no effect"
-    if (key := row.get("output_key")) is not None and _NO_NAME.search(key):
-        yield "output_key", f"no reference in a text or in arguments leads to {key[:60]!r}: write letters, digits and _"
+    for field in ("as", "output_key"):
+        if (name := row.get(field)) is not None and not WORD.fullmatch(name):
+            yield field, f"no reference in a text or in arguments leads to {name[:60]!r}: write letters, digits and _"
+    if row["type"] == "map" and row["step"].get("id"):
+        yield "step.id", "no reference leads to a map's step: this has no effect"
     if row.get("is_terminal") and row.get("next_step") is not None:
         yield "is_terminal", "the program goes on with 'next_step': this has no effect"

@@ -56,7 +56,8 @@ def faults(value: Any, fragment: Json, path: str) -> Iterator[Fault]:
             yield Fault(path, "bad_type", f"{_shown(value)} should be {wanted}")
         return
     if "type" in fragment and not _is(value, fragment["type"]):
-        hint = ": write it in quotes" if fragment["type"] == "string" and not isinstance(value, _UNQUOTABLE) else ""
+        is_text = fragment["type"] in ("string", ["string", "null"])
+        hint = ": write it in quotes" if is_text and not isinstance(value, _UNQUOTABLE) else ""
         yield Fault(path, "bad_type", f"{_shown(value)} should be {_described(fragment)}{hint}")
     elif "enum" in fragment and not any(value is option or _equal(value, option) for option in fragment["enum"]):
         options = ", ".join(str(option) for option in fragment["enum"] if option is not None)

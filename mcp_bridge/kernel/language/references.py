@@ -25,7 +25,9 @@ A name that isn't made of letters, digits and `_` alone is quoted there: `$['to-
 template such a quoted name is text, as an index in brackets is: programs that are recorded have such texts.
 """
 
-_WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")
+"""A name, as a reference in a text has it."""
+
 _NAMES = re.compile(r"""\[([0-9]+)\]|\['([^']*)'\]|\["([^"]*)"\]|(\w+)""")
 
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
@@ -73,7 +75,7 @@ def written_path(names: Iterable[str]) -> str:
     """A reference as a condition has it, from its names: those are quoted that couldn't stand there otherwise."""
     text = ""
     for name in names:
-        if _WORD.fullmatch(name):
+        if WORD.fullmatch(name):
             text += f".{name}" if text else name
         else:
             text += f'["{name}"]' if "'" in name else f"['{name}']"
@@ -257,7 +259,7 @@ def lone(value: Any) -> Template:
     if not isinstance(value, str) or not STANDALONE.fullmatch(value):
         return Template(value)
     names = names_of(value)
-    return Template("$" + ".".join(names)) if all(map(_WORD.fullmatch, names)) else LoneReference(value)
+    return Template("$" + ".".join(names)) if all(map(WORD.fullmatch, names)) else LoneReference(value)
 
 
 def _fields_of(value: Any) -> _Fields:

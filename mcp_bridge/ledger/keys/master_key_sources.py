@@ -29,7 +29,7 @@ KEYRING_NAME = "ledger master key"
 OWN_SOURCES = frozenset({"file", "keyring"})
 """Sources whose master key the bridge makes and stores itself; every other source is a command."""
 
-_KEYRING = SystemKeyring('Set master_key = "file" in [ledger].', "key_unusable")
+_KEYRING = SystemKeyring('set master_key = "file" in [ledger]', "key_unusable")
 
 _LOST = "Without it nothing that is recorded of executions can be read."
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FOLDER = "owners"
 """In the state directory."""
 
+_PORT_DIGITS = 5
+_PORTS = range(1, 1 << 16)
+
 
 class Presence:
     """Marks this process as a user of a store, until `leave`.
@@ -101,12 +104,21 @@ def http_ports(directory: Path) -> tuple[int, ...]:
 
 
 def _port(path: Path) -> int | None:
+    """The port in a file that a process has locked. No file is removed: commands that change nothing ask, too."""
     try:
-        text = path.read_text("ascii")
-    except (OSError, ValueError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
         # Its bridge has just ended.
         return None
-    return int(text) if text.isdecimal() and _is_locked(path) else None
+    try:
+        text = os.read(fd, _PORT_DIGITS + 1)
+        is_live = not try_lock(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    port = int(text) if is_live and text.isdigit() and len(text) <= _PORT_DIGITS else 0
+    return port if port in _PORTS else None
 
 
 def _path(directory: Path, owner: str) -> Path:

@@ -111,6 +111,14 @@ def test_the_port_of_a_bridge_that_was_killed_is_nobodys(tmp_path, holder):
     holder.kill()
     holder.wait()
     assert http_ports(tmp_path) == ()
+    assert left.read_text() == "8353", "to ask for the ports removes nothing"
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "99999", "008353", "-1", "8353\n", "²", "9" * 5000])
+def test_what_is_no_port_is_nobodys(tmp_path, holder, text):
+    (file,) = (tmp_path / FOLDER).iterdir()
+    file.write_text(text)
+    assert http_ports(tmp_path) == ()
 
 
 def test_a_folder_that_can_t_be_used_is_said(tmp_path):

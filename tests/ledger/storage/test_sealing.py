@@ -100,7 +100,7 @@ def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kept", ["", "no key", KEY.hex()[:-2]])
+@pytest.mark.parametrize("kept", ["", "no key", KEY.hex()[:-2], KEY, 0])
 def test_what_the_keyring_has_and_is_no_key_is_said_and_kept(tmp_path, keyring, kept):
     keyring.set_password(system_keyring.SERVICE, master_key_sources.KEYRING_NAME, kept)
     assert failure("keyring", tmp_path, make=True).code == "key_unusable"
@@ -115,6 +115,7 @@ def test_a_keyring_that_fails_is_an_error_without_its_words(tmp_path, keyring, u
     setattr(keyring, use, fail)
     error = failure("keyring", tmp_path, make=True)
     assert (error.code, "RuntimeError" in error.message) == ("key_unusable", True)
+    assert 'Unlock it, or set master_key = "file"' in error.hint
 
 
 def test_without_the_library_the_error_says_what_to_install(tmp_path, monkeypatch):
