@@ -8,7 +8,7 @@ from mcp_bridge.guest import call_ids, not_awaited, output, proxies, runner, run
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.mcp_package import Modules
-from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.output import Capture, closed_outputs
 from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.wire.annotations import Any, Callable
 from mcp_bridge.wire.errors import LocalMessageError
@@ -171,12 +171,13 @@ class ExecutionEnvironment:
         runner.guarded(lambda: self.shower.keep_left_files(interrupted_at))
         self.is_keeping = False
         self._capture.finish()
+        closed = closed_outputs() if self.start.cell else None
         try:
-            self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
+            self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error, closed))
         except LocalMessageError:
             # Control characters take six bytes each: a value within the limit may exceed the frame's.
             shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
-            self._channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+            self._channel.request(ExecutionFinish(outcome.exit_code, shown, error, closed))
 
 
 def fork_by_default() -> None:

@@ -211,6 +211,17 @@ def _flush_c() -> None:
             pass
 
 
+def closed_outputs() -> list[int] | None:
+    """Which of descriptors 1 and 2 the script has closed; None for neither."""
+    closed = []
+    for fd in (1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            closed.append(fd)
+    return closed or None
+
+
 def unbuffer_c() -> None:
     """Make C's standard output unbuffered, so that it is ordered correctly among Python's writes."""
     import ctypes

@@ -665,6 +665,8 @@ def _signal_name(number: int) -> str:
 def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None:
     record.exit_code = finish.exit_code & 0xFF
     record.value = finish.value and finish.value[:MAX_VALUE_BYTES]
+    closed = finish.closed or ()
+    record.notices += [_output_closed(fd, name) for fd, name in ((1, "output"), (2, "error")) if fd in closed]
     if finish.error is not None:
         record.status = "error"
         record.exit_code = record.exit_code or 1
@@ -676,6 +678,13 @@ def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None
     elif record.exit_code:
         record.status = "exit"
         record.error = BridgeError("exit", f"The script left with exit status {record.exit_code}.").record()
+
+
+def _output_closed(fd: int, name: str) -> str:
+    return (
+        f"descriptor {fd}, standard {name}, is closed: what cells of this session print there isn't received; "
+        "begin another: await runtime.end_session()"
+    )
 
 
 def _script_error(claimed: dict[str, Any]) -> ErrorRecord:

@@ -505,11 +505,13 @@ class ExecutionFinish(NamedTuple):
 
     `value` is the text form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`, and
     `out_of_memory: true` if memory was exhausted, which is the guest's word: what the kernel killed sends nothing.
+    `closed` has those of descriptors 1 and 2 that are closed when a session's cell ends.
     """
 
     exit_code: int
     value: str | None = None
     error: dict[str, Any] | None = None
+    closed: list[Any] | None = None
 
 
 # --- process 1 → host, notifications on standard error ------------------------------------------------------------

@@ -2,12 +2,18 @@
 
 import os
 import threading
+import time
 
 import pytest
 
-from mcp_bridge.guest.javascript.node_pipe import NodePipe
+from mcp_bridge.guest.javascript.node_pipe import MAX_UNREAD, READS_SECONDS, NodePipe
 
 FRAMES = [bytes([65 + number]) * (200_000 + number) + b"\n" for number in range(5)]
+MUCH = b"m" * (MAX_UNREAD + (4 << 20)) + b"\n"
+READ = 1 << 20
+CAPACITY = 1 << 20
+"""At least what the pipe itself holds."""
+
 SECONDS = 30
 
 
@@ -43,35 +49,52 @@ def test_who_writes_is_not_blocked_and_all_arrives_in_order(made):
     assert frames.readline() == FRAMES[0]
 
 
-def test_who_reads_for_node_waits_until_it_has_read(made):
+def test_small_frames_without_number_are_queued_and_written_in_little_time(made):
     pipe, frames = made
-    pipe.write(FRAMES[0])
-    ended = started(pipe.wait)
-    assert not ended.wait(0.05)
-    assert frames.readline() == FRAMES[0]
-    assert ended.wait(SECONDS)
+    many = [b"%d\n" % number for number in range(300_000)]
+    began = time.monotonic()
+    for frame in many:
+        pipe.write(frame)
+    assert [frames.readline() for _ in many] == many
+    assert time.monotonic() - began < SECONDS
 
 
-def test_who_reads_for_node_does_not_wait_while_node_awaits_an_answer(made):
+def test_who_reads_for_node_waits_for_little_unread_never(made):
     pipe, frames = made
     pipe.write(FRAMES[0])
-    ended = started(pipe.wait)
-    pipe.node_awaits(answer=True)
-    assert ended.wait(SECONDS)
-    pipe.write(FRAMES[1])
     pipe.wait()
-    pipe.node_awaits(answer=False)
+    assert frames.readline() == FRAMES[0]
+
+
+def test_who_reads_for_node_waits_while_much_is_unread_and_node_reads(made):
+    pipe, frames = made
+    pipe.write(MUCH)
     ended = started(pipe.wait)
-    assert not ended.wait(0.05)
-    assert [frames.readline(), frames.readline()] == FRAMES[:2]
+    left = len(MUCH)
+    while left - READ > MAX_UNREAD + CAPACITY:
+        left -= len(frames.read(READ))
+        assert not ended.is_set()
+    while left:
+        left -= len(frames.read(min(READ, left)))
     assert ended.wait(SECONDS)
+
+
+def test_who_reads_for_node_does_not_wait_for_a_node_that_reads_nothing(made):
+    pipe, frames = made
+    pipe.write(MUCH)
+    pipe.wait()
+    began = time.monotonic()
+    pipe.write(MUCH)
+    pipe.wait()
+    assert time.monotonic() - began < READS_SECONDS
+    assert frames.readline() == MUCH
 
 
 def test_nobody_waits_for_a_node_that_has_ended(made):
     pipe, frames = made
-    pipe.write(FRAMES[0])
+    pipe.write(MUCH)
     ended = started(pipe.wait)
     frames.close()
     assert ended.wait(SECONDS)
-    pipe.write(FRAMES[1])
+    pipe.write(MUCH)
     pipe.wait()

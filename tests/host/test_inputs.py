@@ -326,6 +326,23 @@ for await (const part of open[0]) console.log(part.length);
             assert lines(record) == expected
 
 
+async def test_a_busy_cell_whose_time_is_up_keeps_its_session_though_large_answers_are_unread(both, data):
+    data.write("big", bytes(40 << 20))
+    busy = """
+const file = await runtime.open_input("big");
+const parts = [...Array(PARTS).keys()].map((at) => file.read(at << 20, (at + 1) << 20));
+for (;;) {}
+"""
+    async with both.open(governance=data.governed(big="big")) as bridge:
+        assert (await bridge.run("let x = 1", language="javascript", session="s")).status == "success"
+        # What the pipe doesn't hold; and what isn't taken from the host as long as Node reads.
+        for parts in ("2", "40"):
+            record = await bridge.run(busy.replace("PARTS", parts), language="javascript", session="s", timeout=3)
+            assert (record.status, record.session.get("interrupted")) == ("timeout", True)
+        after = await bridge.run("x", language="javascript", session="s")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 4})
+
+
 async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
     data.write("a.txt", "a")
     data.write("b.txt", "b")

@@ -3,9 +3,14 @@
 import pytest
 from servers.specs import faulty
 
+import mcp_bridge.executions.scripts.lifecycle
+import mcp_bridge.host.sandbox_run
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.wire.messages import ProgramSave
+
+RENDERING = (mcp_bridge.executions.scripts.lifecycle, "RENDERING_VERSION")
+"""Where the version is taken that is stored with an execution."""
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -113,3 +118,54 @@ async def test_a_key_that_no_request_may_have_is_refused_as_in_earlier_builds(sa
         ):
             record = await bridge.run(code.replace("LENGTH", str(length)) + "\nkept")
             assert told in record.value
+
+
+FAILING = {
+    "line": {
+        "python": "import asyncio\nimport mcp.servers.faulty as faulty\nawait asyncio.gather(\n    faulty.echo(txt='no'))",
+        "javascript": "import { faulty } from 'mcp/servers';\nconst calls = [1, 2].map(() =>\n"
+        "  faulty.echo({ txt: 'no' }));\nawait Promise.all(calls);",
+    },
+    "text": {
+        "python": "kept = 1\nawait runtime.search(5)",
+        "javascript": "let kept = 1;\nawait runtime.search(5)",
+    },
+    "own": {
+        "python": "kept = 1\nraise ValueError('as it is')",
+        "javascript": "let kept = 1;\nthrow new RangeError('as it is')",
+    },
+}
+EARLIER = {
+    "line": {"line": 1},
+    "text": {"message": "catalog.search: 'query' is no str but int", "line": 1},
+    "own": {"message": "as it was", "line": 1},
+}
+"""What an earlier version has recorded of the error."""
+
+
+@pytest.mark.parametrize("what", FAILING)
+@pytest.mark.parametrize("is_earlier", [True, False], ids=["earlier", "same"])
+async def test_an_earlier_version_may_have_named_another_line_and_worded_the_bridges_own_errors_otherwise(
+    bilingual, monkeypatch, what, is_earlier
+):
+    told = mcp_bridge.host.sandbox_run._script_error
+    async with bilingual.open(faulty()) as runs:
+        with monkeypatch.context() as before:
+            before.setattr(mcp_bridge.host.sandbox_run, "_script_error", lambda claimed: told(claimed) | EARLIER[what])
+            if is_earlier:
+                before.setattr(*RENDERING, 1)
+            first = [await runs.run(FAILING[what], **place) for place in ({"session": "s"}, {})]
+        is_same = is_earlier and what != "own"
+        for record in first:
+            assert record.error["line"] == 1
+            replayed = await runs.bridge.replay_execution(await runs.bridge.lifecycle.stored(record.execution, "local"))
+            assert (replayed.difference is None) == is_same
+        runs.bridge._shared.live_sessions.end_all()
+        if is_same:
+            again = await runs.run({"python": "1", "javascript": "1"}, session="s")
+            assert (again.status, again.session["rebuilt"]) == ("success", 1)
+            assert any("the error of the cell 1, of another version, was" in notice for notice in again.notices)
+        else:
+            with pytest.raises(BridgeError) as refused:
+                await runs.run({"python": "1", "javascript": "1"}, session="s")
+            assert (refused.value.code, refused.value.details["what"]) == ("session_lost", "error")

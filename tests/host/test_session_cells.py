@@ -711,17 +711,34 @@ async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_e
         assert (await bridge.run("x", session="s")).value == "1"
 
 
-async def test_a_cell_that_closes_its_output_is_told_that_no_later_one_can_print(bilingual):
+async def test_a_cell_that_closes_its_output_keeps_its_value_and_a_notice_says_that_none_can_print(bilingual):
     close = {
         "python": "import os\nos.closerange(0, 50)\n1",
         "javascript": "for (let fd = 0; fd < 3; fd++) require('fs').closeSync(fd);\n1",
     }
     show = {"python": "print(5)", "javascript": "console.log(5)"}
-    told = "a cell has closed descriptor 1, standard output: no cell of this session can print any more; begin another"
+    told = "descriptor 1, standard output, is closed: what cells of this session print there isn't received"
     async with bilingual.open() as runs:
-        for code in (close, show):
-            record = await runs.run(code, session="s")
-            assert record.status == "error"
-            assert told in record.error["message"]
-            assert told in record.error["traceback"]
-        assert (await runs.run(show, session="other")).stdout == b"5\n"
+        first = await runs.run(close, session="s")
+        assert (first.status, first.value) == ("success", "1")
+        for record in (first, await runs.run(show, session="s")):
+            assert any(told in notice for notice in record.notices)
+        other = await runs.run(show, session="other")
+        assert (other.stdout, other.notices) == (b"5\n", [])
+
+
+async def test_a_session_whose_standard_error_is_closed_goes_on_and_is_rebuilt(bilingual):
+    close = {"python": "import os\nos.close(2)\n1", "javascript": "require('fs').closeSync(2);\n1"}
+    show = {"python": "print(5); 6", "javascript": "console.log(5); 6"}
+    async with bilingual.open() as runs:
+        first = await runs.run(close, session="s")
+        assert (first.status, first.value) == ("success", "1")
+        assert [notice for notice in first.notices if "descriptor" in notice] == [
+            "descriptor 2, standard error, is closed: what cells of this session print there isn't received; "
+            "begin another: await runtime.end_session()"
+        ]
+        for rebuilt in (None, 2):
+            record = await runs.run(show, session="s")
+            assert (record.status, record.stdout, record.value) == ("success", b"5\n", "6")
+            assert record.session.get("rebuilt") == rebuilt
+            runs.bridge._shared.live_sessions.end_all()

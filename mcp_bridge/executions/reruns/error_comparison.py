@@ -27,6 +27,12 @@ _OFFERED = re.compile(r"; (?:nearest|there are|write): .*|\. It is [\w.]+\(.*", 
 _UNFIT = re.compile(r"([\w.]+\(\) ).*\. It is [\w.]+\(.*", re.DOTALL)
 """What our modules say of a call that doesn't fit its tool. It is in no record, and the tool may be another by now."""
 
+_NO_TOOL = re.compile(r"""["']?server \\?'[^'\n]*' has no tool """)
+"""How our modules begin the message for a name that is no tool's. Some say now why the server has none."""
+
+_OURS = frozenset({"MCPError", "ToolError", "EventTimeoutError", "NotAwaitedError", "UnknownToolError"})
+"""Types of errors whose text is the bridge's, or recorded. Another version may word it otherwise."""
+
 _ADVICE = re.compile(r"(?:\n.*)?", re.DOTALL)
 """What follows an exception's own text: advice, which depends on tools and packages."""
 
@@ -40,17 +46,23 @@ def without_addresses(value: Any) -> Any:
 
 
 def is_same_error(
-    recorded: Mapping[str, Any], now: Mapping[str, Any], values_behind: Callable[[Any], Mapping[str, Scalar]]
+    recorded: Mapping[str, Any],
+    now: Mapping[str, Any],
+    values_behind: Callable[[Any], Mapping[str, Scalar]],
+    *,
+    is_same_version: bool = True,
 ) -> bool:
     """Whether two errors with which a script has ended are the same.
 
     Compared are the code and, of an exception, its type, its line and its own text; of a syntax error its type alone.
-    Of other errors the text isn't: it has limits and places of now.
+    Of other errors the text isn't: it has limits and places of now. Another version of the bridge finds another line in
+    the same stack, and words its own errors otherwise: then neither is compared.
 
     Args:
         recorded: The recorded error, projected.
         now: That of the run again, projected. No advice follows it (`messages.ExecutionStart.advises`).
         values_behind: The values behind the references in a value.
+        is_same_version: Whether both are told by the same version (`RENDERING_VERSION`).
     """
     if recorded.get("code") != now.get("code"):
         return False
@@ -58,15 +70,19 @@ def is_same_error(
     is_syntax = recorded.get("code") == "syntax_error"
     # What an older version hasn't recorded can't be compared.
     if any(
-        name in recorded and recorded[name] != now.get(name) for name in ("type", *(() if is_syntax else ("line",)))
+        name in recorded and recorded[name] != now.get(name)
+        for name in ("type", *(("line",) if is_same_version and not is_syntax else ()))
     ):
         return False
     if "type" not in recorded or is_syntax:
         return True
     before, after = str(recorded.get("message", "")), str(now.get("message", ""))
-    if recorded["type"] == "TypeError" and (unfit := _UNFIT.match(before)) and (unfit_now := _UNFIT.match(after)):
+    unfit_now = _UNFIT.match(after) if recorded["type"] == "TypeError" else None
+    if unfit_now and (unfit := _UNFIT.match(before)):
         # What doesn't fit depends on the tool; which tool it is doesn't.
         return unfit[1] == unfit_now[1]
+    if not is_same_version and (unfit_now or recorded["type"] in _OURS or _NO_TOOL.match(before)):
+        return True
     return _is_same_text(before, after, values_behind)
 
 

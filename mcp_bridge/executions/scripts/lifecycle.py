@@ -836,10 +836,10 @@ def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> 
         "servers": servers,
         "timeout": job.timeout,
         "offered": dict(offered),
+        "showing": RENDERING_VERSION,
     }
     if job.cell is not None:
         bundle["cell"] = job.cell.to_bundle()
-        bundle["showing"] = RENDERING_VERSION
     elif job.packages is not None:
         bundle["packages"] = job.packages.rows()
     if job.language != "python":

@@ -17,6 +17,7 @@ from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.sessions.cell import is_of_this_rendering
 from mcp_bridge.executions.status import ENDED_BY_ITSELF, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.value_references import equal_by_values
@@ -95,7 +96,8 @@ async def replayed_script(
         now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
-    found = difference(entries, record, script, now, gate.values.values_behind)
+    is_same_version = is_of_this_rendering(stored)
+    found = difference(entries, record, script, now, gate.values.values_behind, is_same_version=is_same_version)
     answered = sum(call.is_answered for call in history.calls.values())
     return Replayed(
         stored.id,
@@ -129,6 +131,8 @@ def difference(
     values_behind: Callable[[Any], Mapping[str, Scalar]],
     normal: Callable[[Any], Any] = lambda value: value,
     compared: Collection[str] = COMPARED,
+    *,
+    is_same_version: bool = True,
 ) -> Difference | None:
     """The first difference between a script's record and another run of it: a call, or a field of the record.
 
@@ -140,6 +144,7 @@ def difference(
         values_behind: The values behind the references in a value.
         normal: Gives a field without what may differ.
         compared: The fields.
+        is_same_version: As for `is_same_error`.
     """
     divergence_detector = script.divergence_detector
     parted = (
@@ -151,7 +156,11 @@ def difference(
         return difference_at(parted, entries, script.history)
     last = _last(entries)
     was = record.get("error") if record.get("status") == now.status == "error" else None
-    if was is not None and now.error is not None and not is_same_error(was, now.error, values_behind):
+    if (
+        was is not None
+        and now.error is not None
+        and not is_same_error(was, now.error, values_behind, is_same_version=is_same_version)
+    ):
         return Difference(last, None, "error", shown_error(was), shown_error(now.error))
     replayed = now.to_json()
     for name in compared:

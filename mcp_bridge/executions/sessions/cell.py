@@ -22,9 +22,10 @@ SEED_BYTES = 32
 HASH_SEED_DIGITS = 8
 """Hexadecimal digits at a seed's begin that are the hash seed."""
 
-RENDERING_VERSION = 1
-"""Which texts the guest shows of values. It changes where those of the same value do: the layout of tables, stacks,
-types and advice. Stored with a cell, so that one of another build isn't taken for one that did something else."""
+RENDERING_VERSION = 2
+"""Which texts the guest shows of values and errors. It changes where those of the same value or error do: the layout of
+tables, stacks, types and advice; the line of an error, and the bridge's own messages. Stored with an execution, so that
+one of another version isn't taken for one that did something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ class Cell:
             session: The name, projected.
         """
         return CellRef(session, self.number, self.previous or None, self.seed)
+
+
+def is_of_this_rendering(stored: StoredExecution) -> bool:
+    """Whether an execution was run by a guest that shows values and errors as that of now does."""
+    return bool(stored.bundle.get("showing") == RENDERING_VERSION)
 
 
 def stored_packages(bundle: Mapping[str, Any]) -> PackageSet | None:

@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.reruns.diff_excerpt import cut, shown_sides
-from mcp_bridge.executions.reruns.error_comparison import without_addresses
+from mcp_bridge.executions.reruns.error_comparison import is_same_error, without_addresses
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
@@ -23,7 +23,7 @@ from mcp_bridge.executions.scripts.record import calls_so_far
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
-from mcp_bridge.executions.sessions.cell import RENDERING_VERSION, Cell
+from mcp_bridge.executions.sessions.cell import Cell, is_of_this_rendering
 from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.tool_names import split
@@ -116,9 +116,19 @@ class RecordedCell(NamedTuple):
             error = parted.error().record()
         return diverged(self.stored, found, error, divergence_detector.changed_servers)
 
-    def is_of_other_showing(self, found: Difference | None) -> bool:
-        """Whether a difference may be in how the guest shows values: the cell was run by another build of it."""
-        return found is not None and found.what in _SHOWN and self.stored.bundle.get("showing") != RENDERING_VERSION
+    def is_of_other_rendering(self, found: Difference, error: ErrorRecord | None) -> bool:
+        """Whether a difference may be in how the guest shows values and errors: another version of it ran the cell.
+
+        Args:
+            found: The difference.
+            error: The error with which the cell has ended now; or None.
+        """
+        if is_of_this_rendering(self.stored):
+            return False
+        was = (self.stored.record or {}).get("error")
+        if found.what != "error" or was is None or error is None:
+            return found.what in _SHOWN
+        return is_same_error(was, error, self.active.gate.values.values_behind, is_same_version=False)
 
 
 class SessionSandbox(Protocol):
@@ -380,7 +390,7 @@ class Rebuilding(Generic[S]):
             # Of a first cell nobody else knows of it.
             sandbox.end()
             raise
-        if found is not None and again.is_of_other_showing(found):
+        if found is not None and again.is_of_other_rendering(found, record.error):
             was, now = _sides(found)
             sides = f"was {was}, and is {now}"
             progress.otherwise[stored.id] = (

@@ -3,7 +3,7 @@
 const { builtinModules } = require('node:module');
 const { FILENAME } = require('./common_js');
 const { nearest } = require('./near_names');
-const { closed, unanswered } = require('./output');
+const { unanswered } = require('./output');
 const { insteadOf } = require('./script_source');
 
 const OBJECTS = ['runtime', 'programs', 'traces'];
@@ -130,7 +130,6 @@ function advice(error, servers, exported, start, inputs) {
   // Of a file that is imported: the script's own errors say it already.
   const instead = insteadOf({ code: error?.code, message });
   if (instead !== '') return instead;
-  if (inSession && error?.code === 'EBADF' && closed() !== null) return closed();
   if (error?.name === 'SyntaxError' && /^\s*(?:def |from \S+ import |print\()/m.test(start.code)) {
     return `this is read as JavaScript; ${python(start.runs_both)}`;
   }

@@ -373,7 +373,8 @@ class Session {
       this.#unset.clear();
       for (const each of process._getActiveHandles()) each.unref?.();
       this.#channel.endCell();
-      this.#send(outcome);
+      const closed = output.closed();
+      this.#send(closed.length > 0 ? { ...outcome, closed } : outcome);
     });
   }
 
@@ -388,8 +389,6 @@ class Session {
     }
     const forgotten = this.#calls.notAwaited();
     if (forgotten !== null) return { exit_code: 1, error: this.#described(forgotten) };
-    const closed = output.closed();
-    if (closed !== null) return { exit_code: 1, error: this.#described(new Error(closed)) };
     if (code !== 0) return { exit_code: code };
     try {
       const value = this.#display.show(this.#value);

@@ -259,8 +259,6 @@ class Node:
 
     def _ask(self, number: int, work: Callable[[], Any]) -> None:
         """Do what asks the host, on a thread; answer with what it gives: in a frame, or at once if `number` is 0."""
-        if not number:
-            self._frames.node_awaits(answer=True)
         self._asking.append(work)
         _thread.start_new_thread(self._answer, (number, work))
 
@@ -278,7 +276,6 @@ class Node:
         if number:
             self._frames.write(body + b"\n")
         else:
-            self._frames.node_awaits(answer=False)
             write_all(self._done, b"%012d" % len(body) + body)
 
     # --- the end ---

@@ -1,14 +1,21 @@
-"""The pipe on which Node reads frames. To write there blocks nobody.
+"""The pipe on which Node reads frames. A write to it never blocks.
 
-Node reads nothing while it waits for an answer at once (`askNow` of channel.js), and that answer may need the host's:
-whoever reads the host's frames must not be blocked by those that are for Node.
+Node reads nothing while it computes, or waits for an answer at once (`askNow` of channel.js), which may need the host's
+answer: the thread that reads the host's frames must not be blocked by those that are for Node.
 """
 
 import _thread
 import os
 import select
+from time import monotonic
 
 from mcp_bridge.wire.annotations import NoReturn
+
+MAX_UNREAD = 16 << 20
+"""From here on unread frames stay in the host, as long as Node reads: they would take the sandbox's memory."""
+
+READS_SECONDS = 0.3
+"""When Node has read nothing for so long, it is not waited for: an interruption of the cell may be the next frame."""
 
 
 class NodePipe:
@@ -22,14 +29,16 @@ class NodePipe:
         os.set_blocking(fd, False)
         self._fd = fd
         self._lock = _thread.allocate_lock()
-        self._unwritten: list[memoryview] = []
+        self._unwritten = bytearray()
+        """A deletion at its front doesn't move the rest."""
+        self._read_at = 0.0
+        """When the pipe last took something, by `monotonic`."""
         self._some = _thread.allocate_lock()
         """Held while nothing is unwritten: the thread that writes waits for it."""
         self._some.acquire()
         self._less = _thread.allocate_lock()
-        """Released when `wait` may be over."""
+        """Released when something was written: `wait` may be over."""
         self._less.acquire()
-        self._is_awaited = False
         # Started now: when it is needed, the script may have taken all the processes that the sandbox may have.
         _thread.start_new_thread(self._write_rest, ())
 
@@ -40,28 +49,14 @@ class NodePipe:
             if not self._unwritten:
                 view = view[self._try(view) :]
             if view:
-                self._unwritten.append(view)
+                self._unwritten += view
                 if self._some.locked():
                     self._some.release()
 
     def wait(self) -> None:
-        """Wait until all is written: so unread frames stay in the host. Returns at once while Node awaits an answer.
-
-        For the one thread that reads the host's frames. What comes meanwhile was asked for by Node before: the host's
-        limit of calls that are under way bounds it.
-        """
-        while self._unwritten and not self._is_awaited:
-            self._less.acquire()
-
-    def node_awaits(self, *, answer: bool) -> None:
-        """Node waits for an answer at once, and reads nothing; or it has it."""
-        with self._lock:
-            self._is_awaited = answer
-            self._end_wait()
-
-    def _end_wait(self) -> None:
-        if self._less.locked():
-            self._less.release()
+        """Wait while much is unwritten and Node reads. For the one thread that reads the host's frames."""
+        while len(self._unwritten) > MAX_UNREAD and (left := self._read_at + READS_SECONDS - monotonic()) > 0:
+            self._less.acquire(timeout=left)
 
     def _write_rest(self) -> NoReturn:
         poll = select.poll()
@@ -71,17 +66,18 @@ class NodePipe:
             while self._unwritten:
                 poll.poll()
                 with self._lock:
-                    view = self._unwritten[0]
-                    self._unwritten[:1] = [rest] if (rest := view[self._try(view) :]) else []
-            with self._lock:
-                self._end_wait()
+                    del self._unwritten[: self._try(self._unwritten)]
+                    if self._less.locked():
+                        self._less.release()
 
-    def _try(self, view: memoryview) -> int:
+    def _try(self, data: memoryview | bytearray) -> int:
         """Write what the pipe takes; return how much is done with."""
         try:
-            return os.write(self._fd, view)
+            written = os.write(self._fd, data)
         except BlockingIOError:
             return 0
         except OSError:
             # Node has ended: how, is told where its own frames end.
-            return len(view)
+            return len(data)
+        self._read_at = monotonic()
+        return written

@@ -12,17 +12,16 @@ function unanswered() {
   return isStdinUsed ? '; if for an answer on standard input: nobody can answer here, so put the value into the script' : '';
 }
 
-// What is said of a session in which descriptor 1 or 2 is closed; otherwise null.
+// Which of descriptors 1 and 2 the script has closed.
 function closed() {
-  for (const [fd, name] of [[1, 'output'], [2, 'error']]) {
+  return [1, 2].filter((fd) => {
     try {
       fstatSync(fd);
+      return false;
     } catch {
-      return `a cell has closed descriptor ${fd}, standard ${name}: no cell of this session can print any more; `
-        + 'begin another: await runtime.end_session()';
+      return true;
     }
-  }
-  return null;
+  });
 }
 
 function followInput() {

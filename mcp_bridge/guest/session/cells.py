@@ -113,7 +113,7 @@ class Session:
         value = names.pop(runner.VALUE_NAME, None)
         if outcome == runner.SUCCESS:
             outcome = runner.shown(hooks, value)
-        return _or_closed_output(outcome)
+        return outcome
 
     def _execute(self, compiled: Any, hooks: runner.Hooks) -> None:
         if not compiled.co_flags & runner.CO_COROUTINE:
@@ -170,35 +170,6 @@ class Session:
         if self._running is not None and not self._is_delivered and not _is_in_channel(frame):
             self._is_delivered = True
             raise KeyboardInterrupt("the cell's time is up")
-
-
-def _or_closed_output(outcome: runner.Outcome) -> runner.Outcome:
-    """A cell's outcome; or, if descriptor 1 or 2 is closed, an error that says so: nothing can be printed any more."""
-    closed = runner.guarded(_require_output)
-    if closed.error is None:
-        return outcome
-    if outcome.error is None:
-        return closed
-    for text in ("message", "traceback"):
-        outcome.error[text] += f"\n{closed.error['message']}"
-    return outcome
-
-
-def _require_output() -> None:
-    """Check that what later cells print would arrive.
-
-    Raises:
-        OSError: It wouldn't.
-    """
-    for fd, name in ((1, "output"), (2, "error")):
-        try:
-            os.fstat(fd)
-        except OSError as exc:
-            raise OSError(
-                exc.errno,
-                f"a cell has closed descriptor {fd}, standard {name}: no cell of this session can print any more; "
-                "begin another: await runtime.end_session()",
-            ) from None
 
 
 def _is_in_channel(frame: FrameType | None) -> bool:

@@ -26,6 +26,7 @@ from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
+from mcp_bridge.executions.sessions.cell import RENDERING_VERSION
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -839,7 +840,8 @@ try { await local.forbidden({text: "b"}) } catch (error) { console.log(error.cod
     assert (stored.id, stored.kind, stored.status, stored.record) == (record["execution"], "script", "success", record)
     more = {} if hosts.language == "python" else {"language": hosts.language}
     offered = {"local": "local"}
-    assert stored.bundle == {"code": hosts.whole(code), "servers": None, "timeout": None, "offered": offered} | more
+    common = {"servers": None, "timeout": None, "offered": offered, "showing": RENDERING_VERSION}
+    assert stored.bundle == {"code": hosts.whole(code)} | common | more
     assert to_record(stored)["output"] == "7"
     rows = {entry.kind: entry.payload for entry in await hosts.entries()}
     assert (rows["start"]["code"], rows["intent"]["call"]) == (hosts.whole(code), "0#1")
