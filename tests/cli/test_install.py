@@ -146,7 +146,7 @@ def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, 
     assert COMMAND in json.dumps(entry)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [skipped] = user.found(client).skipped
-    assert (skipped.is_self, skipped.is_started) == (True, True)
+    assert skipped.is_self
     before = path.read_bytes(), path.stat().st_mtime_ns
     assert "has the bridge already" in user.done(f"install {client} --yes")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
@@ -865,14 +865,14 @@ def test_a_server_that_takes_no_login_moves_without_the_settings_of_one(user, cl
         ("vscode", {"type": "stdio", "command": "x", "sandboxEnabled": True}, "without that sandbox"),
         ("gemini", REMOTE | {"authProviderType": "google_credentials"}, "authProviderType"),
         ("gemini", REMOTE | {"oauth": {"clientId": "id", "authorizationUrl": "https://e.com/a"}}, "authorizationUrl"),
-        ("cursor", {"command": "x", "sandbox": True}, "it has sandbox"),
-        ("claude-desktop", {"command": "x", "disabledTools": ["a"]}, "it has disabledTools"),
-        ("claude-code", {"command": "x", "enabled": False}, "it has enabled"),
-        ("gemini", {"command": "x", "tcp": "ws://x", "enabled": False}, "it has enabled"),
-        ("gemini", REMOTE | {"targetAudience": "x"}, "it has targetAudience"),
-        ("zed", {"command": "x", "remote": True}, "it has remote"),
-        ("zed", {"command": "x", "settings": {"a": 1}}, "it has settings"),
-        ("vscode", {"command": "x", "sandbox": {"a": 1}}, "it has sandbox"),
+        ("cursor", {"command": "x", "sandbox": True}, "it uses sandbox"),
+        ("claude-desktop", {"command": "x", "disabledTools": ["a"]}, "it uses disabledTools"),
+        ("claude-code", {"command": "x", "enabled": False}, "it uses enabled"),
+        ("gemini", {"command": "x", "tcp": "ws://x", "enabled": False}, "it uses enabled"),
+        ("gemini", REMOTE | {"targetAudience": "x"}, "it uses targetAudience"),
+        ("zed", {"command": "x", "remote": True}, "it uses remote"),
+        ("zed", {"command": "x", "settings": {"a": 1}}, "it uses settings"),
+        ("vscode", {"command": "x", "sandbox": {"a": 1}}, "it uses sandbox"),
     ],
 )
 def test_what_the_bridge_has_no_like_of_keeps_a_server_with_its_client(user, client, entry, why):
@@ -931,8 +931,8 @@ command = "x"
 environment_id = "remote"
 """)  # fmt: skip
     said = user.done("install codex --take-over --yes")
-    assert "'stays' stays with Codex: it has oauth_resource" in said
-    assert "'elsewhere' stays with Codex: it has environment_id" in said
+    assert "'stays' stays with Codex: it uses oauth_resource" in said
+    assert "'elsewhere' stays with Codex: it uses environment_id" in said
     own = tomllib.loads(user.config.read_text())["servers"]
     assert own.pop("here")["command"] == "x"
     assert own == {"moves": {"url": "https://example.com/mcp", "type": "http", "oauth": {"scopes": ["read"]}}}
@@ -1175,7 +1175,7 @@ def test_what_uninstall_leaves_of_clients_is_named_with_what_takes_it_back(user,
     user.done("install vscode --project --yes")
     said = user.done(f"uninstall {state} --yes")
     before, _, left = said.partition("left: ")
-    assert ("`mcp-bridge install cursor --uninstall` gives it back, before" in before) == bool(state)
+    assert ("Restore the file first: `mcp-bridge install cursor --uninstall`" in before) == bool(state)
     assert f"the bridge's entry in {path}, Cursor's. `mcp-bridge install cursor --uninstall` removes it" in left
     assert ("doesn't return what was moved" in left) == bool(state)
     assert "`mcp-bridge install vscode --project --uninstall`, in its folder, removes it" in left
@@ -1542,7 +1542,7 @@ def test_what_of_an_entry_is_not_used_is_told_at_its_server_and_not_of_its_file(
     user.file("claude-code", json.dumps({"mcpServers": servers}))
     # Of a client whose files aren't read, nothing is told.
     user.file("cursor", json.dumps({"mcpServers": {"other": REMOTE | {"auth": {"CLIENT_ID": "id"}}}}))
-    why = "oauth has authServerMetadataUrl"
+    why = "oauth uses authServerMetadataUrl"
     said = user.done("servers list")
     assert f"mine: not used: {why}" in said
     assert said.count(why) == 1

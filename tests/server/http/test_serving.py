@@ -111,7 +111,7 @@ async def test_what_does_not_end_in_time_is_cancelled_and_told_so_and_nothing_st
         result = await call
         assert result.is_error
         assert "[cancelled]" in result.content[0].text
-        assert "the bridge is being stopped" in result.content[0].text
+        assert "The bridge is being stopped" in result.content[0].text
         assert await bridge.ended() == 0
     await setup.no_container_of(bridge.pid)
     assert b"Traceback" not in bridge.logged
