@@ -402,7 +402,7 @@ def test_the_state_directory_is_the_same_in_whatever_folder_one_is(nowhere, tmp_
         ('state_dir = "~nobody-of-that-name/x"', 1, ["state_dir", "no home folder for '~nobody-of-that-name'"]),
         ('[search]\nembeddings = "~nobody-of-that-name/m"', 2, ["embeddings", "no home folder"]),
         ('memory = "9999999t"', 1, ["memory", "less than or equal"]),
-        (f'memory = "{"9" * 400}"', 1, ["memory", "so many digits"]),
+        (f'memory = "{"9" * 400}"', 1, ["memory", "too many digits"]),
         ("pids = 99999999", 1, ["pids", "less than or equal"]),
         ("cpus = 1e300", 1, ["cpus", "less than or equal"]),
         ("\n\ntimeout 5", 3, ["not TOML"]),

@@ -197,10 +197,10 @@ def test_run_shows_what_was_displayed(ran):
 
 
 def test_run_says_what_there_is_to_notice(ran):
-    record = ExecutionRecord("0" * 16, notices=["1 file went with the sandbox", f"a server {EVIL}"])
+    record = ExecutionRecord("0" * 16, notices=["1 file was lost with the sandbox", f"a server {EVIL}"])
     status, out, err = ran(record)
     assert (status, out) == (0, b"")
-    assert err.decode() == f"mcp-bridge: 1 file went with the sandbox\nmcp-bridge: a server {TAMED}\n"
+    assert err.decode() == f"mcp-bridge: 1 file was lost with the sandbox\nmcp-bridge: a server {TAMED}\n"
 
 
 def test_run_says_the_hint_of_an_error(ran):

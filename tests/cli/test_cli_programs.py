@@ -109,7 +109,7 @@ def test_with_a_key_a_program_runs_once_and_the_key_is_for_nothing_else(desk):
     again = desk.run("program", "run", program, *A, "--key", "k", "--json").json
     assert again == first | {"is_previous_result": True}
     assert desk.run("execution", "show", first["trace_id"], "--json").json["trace_id"] == first["trace_id"]
-    assert "nothing was run now" in desk.run("program", "run", program, *A, "--key", "k").err
+    assert "nothing was run: this is" in desk.run("program", "run", program, *A, "--key", "k").err
     other = ("--context", '{"name": "b"}')
     desk.says("program", "run", program, *other, "--key", "k", code=exit_statuses.USAGE, words=["key_conflict", "'k'"])
 
@@ -145,7 +145,7 @@ def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(des
         (["nothing"], ["unknown_program", "'nothing'", "Programs: clean"]),
         (["claen"], ["unknown_program", "Did you mean clean?"]),
         (["nowhere.yaml"], ["bad_program", "nowhere.yaml", "No such file"]),
-        (["./"], ["bad_program", "none of .yaml"]),
+        (["./"], ["bad_program", "isn't one of .yaml"]),
         (["broken.yaml"], ["bad_program", "broken.yaml", "not YAML: line 2, column 1"]),
         (["indented.yaml"], ["bad_program", "not YAML: line 5, column 4", "of line 3"]),
         (["tabs.yaml"], ["bad_program", "not YAML: line 2, column 1", "with spaces, not with tabs"]),

@@ -129,7 +129,7 @@ async def refused(url, tmp_path):
         ({"authorization_endpoint": "http://elsewhere.example/authorize"}, "login page is not encrypted"),
         ({"registration_endpoint": "http://elsewhere.example/register"}, "is not encrypted"),
         ({"authorization_endpoint": "http://127.0.0.1/authorize#fragment"}, "is not a valid address"),
-        ({"registration_endpoint": None}, "registers no clients"),
+        ({"registration_endpoint": None}, "register clients automatically"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ({"code_challenge_methods_supported": None}, "PKCE"),
     ],

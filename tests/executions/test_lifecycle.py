@@ -98,7 +98,7 @@ async def test_what_is_not_suspended_is_not_taken_and_stays_as_it_is(lifecycle, 
     with pytest.raises(BridgeError, match=f"is not suspended: {status}") as caught:
         async with lifecycle.taken(stored, resumes=True):
             pytest.fail("it was taken")
-    said = "Somebody drives it" if status == "running" else f"mcp-bridge execution show {ID}"
+    said = "Another process runs it" if status == "running" else f"mcp-bridge execution show {ID}"
     assert (caught.value.code, said in caught.value.hint) == ("not_suspended", True)
     assert (await lifecycle.stored(ID, "me"), await kinds(lifecycle)) == (stored, before)
 

@@ -339,7 +339,7 @@ async def test_what_waits_of_a_principal_without_its_table_does_not_go_on_with_e
         stored = await eve.lifecycle.store.execution(record.execution)
         # Taken out while it serves: as after the next start.
         bridge.restrict({"faulty"}, governed().snapshot, {})
-        with pytest.raises(BridgeError, match="eve isn't a principal") as caught:
+        with pytest.raises(BridgeError, match="eve is no longer a principal") as caught:
             bridge.for_owner(stored)
         assert caught.value.code == "not_a_principal"
     async with opened() as bridge:

@@ -68,7 +68,7 @@ async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(either
         assert printed(made) == said
         assert (made.execution, made.notices) == (
             dry.execution,
-            [] if key else [notice for notice in made.notices if "which had waited" in notice],
+            [] if key else [notice for notice in made.notices if "which had been suspended" in notice],
         )
         assert shop.writes == WRITES
 
