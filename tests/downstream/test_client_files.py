@@ -1112,8 +1112,8 @@ LEFT = [
     ("vscode", {"type": "http", "oauth": {"clientId": "id"}}, "registered for VS Code"),
     ("zed", {"oauth": {"client_id": "id"}}, "registered for Zed"),
     ("codex", {"oauth_resource": "https://example.com"}, "oauth_resource"),
-    ("codex", {"oauth": {"client_id": "id"}}, "oauth has client_id"),
-    ("gemini", {"oauth": {"clientId": "id", "tokenUrl": "https://example.com/t"}}, "oauth has tokenUrl"),
+    ("codex", {"oauth": {"client_id": "id"}}, "oauth uses client_id"),
+    ("gemini", {"oauth": {"clientId": "id", "tokenUrl": "https://example.com/t"}}, "oauth uses tokenUrl"),
     ("claude-code", {"type": "http", "oauth": {"authServerMetadataUrl": "https://e.com/x"}}, "authServerMetadataUrl"),
     ("opencode", {"type": "remote", "oauth": {"clientSecret": SECRET}}, "client_id is missing"),
 ]

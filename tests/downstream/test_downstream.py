@@ -20,6 +20,7 @@ from mcp_types import ImageContent, TextContent
 from pydantic import Field, TypeAdapter, ValidationError
 from servers.specs import faulty
 
+from mcp_bridge.downstream.catalog import catalog as catalog_module
 from mcp_bridge.downstream.catalog import listing_limits
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.catalog import Catalog
@@ -459,7 +460,9 @@ async def test_what_a_server_logs_is_told_to_no_principal_once_it_serves_several
         assert len(ben) == 3
 
 
-async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_whoever_comes(tmp_path):
+async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_whoever_comes(tmp_path, monkeypatch):
+    # As where there are four processors or more.
+    monkeypatch.setattr(catalog_module, "_STARTS_AT_ONCE", 8)
     names = [f"s{number}" for number in range(12)]
     # Each waits for seven others before it answers.
     meeting = [faulty("together", f"8:{tmp_path}", name=name) for name in names]
