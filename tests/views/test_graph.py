@@ -267,7 +267,7 @@ def test_mermaid_shows_every_part_of_a_program(everything):
         'n1 -->|"then"| n2',
         'n1 -->|"otherwise"| n11',
         'n2 -.->|"undone by"| n2_undo',
-        'subgraph n3 ["fan (parallel) - at most 2 at once"]',
+        'subgraph n3 ["fan (parallel) - at most 2 concurrently"]',
         'subgraph n4 ["each (map) - each row of $items"]',
         'subgraph n5 ["in (program) - written out"]',
         'n5_1 -->|"otherwise"| n5_failed',

@@ -158,7 +158,7 @@ class Person(Questions):
             elicitation=types.ElicitationCapability(form=types.FormElicitationCapability())
         )
         session = SimpleNamespace(client_capabilities=capabilities)
-        super().__init__(SimpleNamespace(session=session))  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(session=session, request=None))  # type: ignore[arg-type]
         self.may_approve = _is_approver
         self.answer = answer
         self.shown: list[Shown] = []
