@@ -248,7 +248,7 @@ def _key_lines(record: VerdictRecord) -> list[str]:
     ]
     if (foreign := record.get("foreign_public_key")) is not None:
         lines.append(
-            f"checkpoint.pub has another key, {foreign}: whoever has it from there needs what `audit key` prints"
+            f"checkpoint.pub has another key, {foreign}: who trusts that file needs the one `audit key` prints"
         )
     return lines
 

@@ -61,6 +61,7 @@ MAX_HASHED_BYTES = 256 << 20
 """Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed yet."""
 
 MAX_NAMED = 10
+"""Most artifacts that a message lists by their URIs."""
 
 MAX_DIGESTS = 20 * MAX_ARTIFACTS_LISTED
 """Most hashes that are kept for further lists, for all principals together."""

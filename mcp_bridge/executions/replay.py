@@ -29,7 +29,7 @@ async def replayed(
         store: Keeps it.
         recorder: Has its record.
         stored: The execution, as it was read.
-        other: Another version of its program, to be held against what happened.
+        other: Another version of its program, to be compared with what happened.
         runner: Runs scripts; without one, only programs are replayed.
 
     Raises:

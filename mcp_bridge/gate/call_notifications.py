@@ -22,7 +22,7 @@ or the call's end, as far as there is room."""
 KEPT_LOGS = 4
 """How many log messages are kept meanwhile: the most severe ones, and of these the latest. Of progress, the latest."""
 
-MAX_NEWS_CHARS = 300
+MAX_NOTIFICATION_CHARS = 300
 
 MAX_PROJECTED_CHARS = 16 << 10
 """A longer message isn't shown: it would be projected whole on the event loop."""
@@ -108,4 +108,4 @@ class CallNotifications:
         # Projected before it is truncated: a truncated secret isn't found.
         shown = " ".join(str(self._projector.answer(text)).split())
         if shown:
-            self._on_server_message(f"{self._name}: {shown[:MAX_NEWS_CHARS]}")
+            self._on_server_message(f"{self._name}: {shown[:MAX_NOTIFICATION_CHARS]}")

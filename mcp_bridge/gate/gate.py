@@ -307,8 +307,8 @@ class Gate:
             return
         with CallNotifications(
             f"{tool.info.server}.{tool.info.name}", projector, self._on_server_message
-        ) as on_server_message:
-            yield Listener(self._principal, on_server_message.on_message)
+        ) as notifications:
+            yield Listener(self._principal, notifications.on_message)
 
 
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:

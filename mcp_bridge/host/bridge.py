@@ -443,7 +443,7 @@ class Bridge:
     async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
         from mcp_bridge.governance.denied_steps import denied_steps
 
-        # On a thread where it is large: each step is held against all rules.
+        # On a thread where it is large: each step is checked against all rules.
         return await off_loop(
             program.data, denied_steps, program, origin, self._governance, self.catalog, self._narrow(None)
         )

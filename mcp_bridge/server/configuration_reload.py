@@ -126,14 +126,14 @@ class ConfigurationReload:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._looking = anyio.Lock()
-        self._news: list[str] = []
+        self._changes: list[str] = []
         self.principals_changed: Callable[[Mapping[str, Principal]], None] = lambda _: None
         """Is told of the principals that remain."""
 
     def take_changes(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
-        take_changes, self._news = self._news, []
-        return take_changes
+        changes, self._changes = self._changes, []
+        return changes
 
     async def apply(self, bridge: Bridge) -> None:
         """Check the files for changes, and apply them; called before each call."""
@@ -146,12 +146,12 @@ class ConfigurationReload:
                         BridgeError(change.code, f"{NOT_USED} {change.message}", hint=change.hint)
                     )
                     bridge.has_current_configuration = False
-                    self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
+                    self._changes = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
                     bridge.restrict(change.servers, change.policy, change.principals, change.inputs, change.install)
                     self.principals_changed(change.principals)
                     bridge.has_current_configuration = not change.differs
-                    self._news = [CHANGED] if change.differs else []
+                    self._changes = [CHANGED] if change.differs else []
                     if change.differs:
                         logger.warning("%s", CHANGED)
 

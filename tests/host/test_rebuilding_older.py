@@ -6,6 +6,7 @@ from servers.specs import faulty
 import mcp_bridge.executions.scripts.lifecycle
 import mcp_bridge.host.sandbox_run
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.sessions.cell import RENDERING_VERSION
 from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.wire.messages import ProgramSave
 
@@ -169,3 +170,21 @@ async def test_an_earlier_version_may_have_named_another_line_and_worded_the_bri
             with pytest.raises(BridgeError) as refused:
                 await runs.run({"python": "1", "javascript": "1"}, session="s")
             assert (refused.value.code, refused.value.details["what"]) == ("session_lost", "error")
+
+
+async def test_notes_of_the_guest_that_another_version_words_otherwise_are_no_difference(sandboxes, monkeypatch):
+    code = "import sys, time\nfor line in LINES: print(line.format(time.time_ns()), file=sys.stderr)"
+    notes = ["[not handed in: a{}: it is a link]", "save_tool: 'f' is kept, but uses {} of this script"]
+    async with sandboxes.open(faulty()) as bridge:
+        for lines, version, field in (
+            (notes, 0, None),
+            (notes, RENDERING_VERSION, "stderr"),
+            ([*notes, "own {}"], 0, "stderr"),
+            (["own, [not kept: {}]"], 0, "stderr"),
+        ):
+            with monkeypatch.context() as before:
+                before.setattr(*RENDERING, version)
+                record = await bridge.run(code.replace("LINES", repr(lines)))
+            assert record.status == "success", record.error
+            replayed = await bridge.replay_execution(await bridge.lifecycle.stored(record.execution, "local"))
+            assert (replayed.difference and replayed.difference.what) == field, (lines, version)

@@ -1,9 +1,10 @@
 """References between schemas, and which schemas inherit from others. Runs in the compiler's process.
 
 JSON Schema says two things of OpenAPI in other words. What is beside a reference counts from 3.1 on: both are parts of
-`allOf`. And of a schema with a `discriminator`, a value is one of its heirs (3.1, section 4.8.25): of those that it
-lists, or that its mapping or their own `allOf` name. To an heir, its parent is no such choice, but the base of it: what
-the parent says without its heirs. Else each would be defined by the other, without end.
+`allOf`. And of a schema with a `discriminator`, a value is one of the schemas derived from it (3.1, section 4.8.25): of
+those that it lists, or that its mapping or their own `allOf` name. To a derived schema, its parent is no such choice,
+but the base of it: what the parent says without the derived schemas. Else each would be defined by the other, without
+end.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class SchemaReferences:
     def written(self, node: Node) -> Node:
         """A schema that is a reference, with annotations at most; or another one, with its derived schemas listed."""
         node = self._with_what_is_beside(node)
-        return node if _reference(node.value) is not None else self._with_heirs(node, None)
+        return node if _reference(node.value) is not None else self._with_derived(node, None)
 
     def target(self, node: Node) -> tuple[Place, bool] | None:
         """What a reference leads to, and whether only the base of that is meant; None if the schema is none."""
@@ -98,9 +99,9 @@ class SchemaReferences:
             elif (parts := _list(found.value, "allOf")) and (is_base or self._inherits(found, place)):
                 parts = [_as_base(part) for part in parts]
                 if is_base:
-                    parts = [self._with_heirs(Node(part, found.uri), None, is_base=True).value for part in parts]
+                    parts = [self._with_derived(Node(part, found.uri), None, is_base=True).value for part in parts]
                 found = Node(found.value | {"allOf": parts}, found.uri)
-            self._known[target] = self._with_heirs(found, place, is_base=is_base)
+            self._known[target] = self._with_derived(found, place, is_base=is_base)
         return self._known[target]
 
     def resolved(self, node: Node) -> Node:
@@ -146,17 +147,17 @@ class SchemaReferences:
         return Node(others | {"allOf": [reference, *parts, *([counting] if counting else [])]}, node.uri)
 
     def _is_parent(self, value: Any, place: Place | None) -> bool:
-        """Whether a schema has heirs: it says so, or lists a schema that inherits from it."""
+        """Whether a schema has derived schemas: it says so, or lists a schema that inherits from it."""
         if not isinstance(value, dict):
             return False
         if isinstance(value.get("discriminator"), dict):
             return True
-        if place is None or (heirs := self._derived.get(place)) is None:
+        if place is None or (derived := self._derived.get(place)) is None:
             return False
-        return any(self._place(Node(each, place[0])) in heirs for each in _listed(value))
+        return any(self._place(Node(each, place[0])) in derived for each in _listed(value))
 
     def _inherits(self, node: Node, place: Place) -> bool:
-        """Whether a schema adds something to its parts, or its only part names it as an heir."""
+        """Whether a schema adds something to its parts, or its only part names it as a derived schema."""
         other = _other_name_of(node.value)
         if other is None:
             return True
@@ -165,7 +166,7 @@ class SchemaReferences:
             return False
         return place in self._named_by(self._references.look_up(_address(parent), node.uri), parent)
 
-    def _with_heirs(self, node: Node, place: Place | None, *, is_base: bool = False) -> Node:
+    def _with_derived(self, node: Node, place: Place | None, *, is_base: bool = False) -> Node:
         """A schema without what JSON Schema has no word for: its discriminator.
 
         Args:
@@ -177,13 +178,13 @@ class SchemaReferences:
             return node
         own = {key: each for key, each in node.value.items() if key != "discriminator" and key not in _LISTS}
         listed = _listed(node.value)
-        heirs = [] if is_base or listed else self._derived_of(node, place)
-        if not is_base and not listed and not heirs:
+        derived = [] if is_base or listed else self._derived_of(node, place)
+        if not is_base and not listed and not derived:
             return Node(own, node.uri)
-        if len(heirs) > _MAX_DERIVED:
+        if len(derived) > _MAX_DERIVED:
             return Node(own | {"additionalProperties": True}, node.uri)
         if own.get("additionalProperties") is False:
-            # It would refuse what each of the heirs adds. This is what is meant, and which only the service checks.
+            # It would refuse what each derived schema adds. This is what is meant, and which only the service checks.
             own["unevaluatedProperties"] = own.pop("additionalProperties")
         if is_base:
             return Node(own, node.uri)
@@ -193,30 +194,30 @@ class SchemaReferences:
         # The service may take the parent itself.
         base = own if place is None else {"$ref": _address(place), _AS_BASE: True}
         told = {key: own[key] for key in ("title", "description", "nullable") if key in own}
-        choice = [*({"$ref": _address(heir), _AS_BASE: True} for heir in heirs), base]
+        choice = [*({"$ref": _address(each), _AS_BASE: True} for each in derived), base]
         return Node(told | {"anyOf": choice}, node.uri)
 
     def _derived_of(self, node: Node, place: Place | None) -> list[Place]:
-        """Where the heirs of a schema are, and theirs; if there are too many, not all of them."""
+        """Where the schemas derived from one are, and those derived from them; if they are too many, not all."""
         found: dict[Place, None] = {}
         waiting = deque([(node, place)])
         while waiting and len(found) <= _MAX_DERIVED:
             here, where = waiting.popleft()
-            for heir in self._named_by(here, where):
+            for child in self._named_by(here, where):
                 if len(found) > _MAX_DERIVED:
                     break
-                if heir != place and heir not in found:
-                    found[heir] = None
-                    waiting.append((self._references.look_up(_address(heir), here.uri), heir))
+                if child != place and child not in found:
+                    found[child] = None
+                    waiting.append((self._references.look_up(_address(child), here.uri), child))
         return list(found)
 
     def _named_by(self, node: Node, place: Place | None) -> Iterator[Place]:
-        """Where the schemas are that one names as its heirs, or that name it as their parent."""
+        """Where the schemas are that one names as derived from it, or that name it as their parent."""
         if self._is_parent(node.value, place):
             named: list[Any] = [*_listed(node.value), *_mapped(node.value)]
             for each in named:
-                if (heir := self._place(Node(each, node.uri))) is not None:
-                    yield heir
+                if (child := self._place(Node(each, node.uri))) is not None:
+                    yield child
         if place is not None:
             yield from self._derived.get(place, ())
 
@@ -241,12 +242,12 @@ class SchemaReferences:
             components = document.get("components") if isinstance(document, dict) else None
             schemas = components.get("schemas") if isinstance(components, dict) else None
             for name, schema in schemas.items() if isinstance(schemas, dict) else ():
-                heir = (uri, f"/components/schemas/{quote(name.replace('~', '~0').replace('/', '~1'))}")
+                child = (uri, f"/components/schemas/{quote(name.replace('~', '~0').replace('/', '~1'))}")
                 value = self._with_what_is_beside(Node(schema, uri)).value
                 for part in _list(value, "allOf") if _other_name_of(value) is None else ():
                     if (reference := _reference(part)) is not None:
                         with suppress(DocumentError):
-                            found.setdefault(self._references.target(reference, uri), {})[heir] = None
+                            found.setdefault(self._references.target(reference, uri), {})[child] = None
         return found
 
 

@@ -92,7 +92,7 @@ class SchemaSet:
     def __init__(self, references: SchemaReferences, direction: Direction, limit: int) -> None:
         self._references = references
         self._hidden = "readOnly" if direction == "request" else "writeOnly"
-        # Answers are held against no schema.
+        # Answers are validated against no schema.
         self._left_out: Json = {LEFT_OUT: True} if direction == "request" else {}
         self._left = limit
         self._names: dict[tuple[Place, bool], str] = {}

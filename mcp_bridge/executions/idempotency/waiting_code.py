@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_NAMES = 1000
+"""Most names that are kept, of all principals together."""
 
 
 class WaitingCodeCache:

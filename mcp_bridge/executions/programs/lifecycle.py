@@ -419,7 +419,7 @@ class Programs:
                         observed.status = record["status"]
             except BridgeError as exc:
                 again = (
-                    f"`mcp-bridge execution resume {run.execution}` goes on with it, "
+                    f"`mcp-bridge execution resume {run.execution}` resumes it, "
                     "and so does its idempotency key, if it has one."
                 )
                 raise RunInterruptedError(run.execution, exc, again) from exc

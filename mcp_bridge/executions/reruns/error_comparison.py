@@ -27,8 +27,8 @@ _OFFERED = re.compile(r"; (?:nearest|there are|write): .*|\. It is [\w.]+\(.*", 
 _UNFIT = re.compile(r"([\w.]+\(\) ).*\. It is [\w.]+\(.*", re.DOTALL)
 """What our modules say of a call that doesn't fit its tool. It is in no record, and the tool may be another by now."""
 
-_NO_TOOL = re.compile(r"""["']?server \\?'[^'\n]*' has no tool """)
-"""How our modules begin the message for a name that is no tool's. Some say now why the server has none."""
+_NO_TOOL = re.compile(r"""["']?server \\?'[^'\n]*' has no tool \\?(['"]).*?\1""")
+"""How our modules begin the message for a name that is no tool's. Other versions word what follows otherwise."""
 
 _OURS = frozenset({"MCPError", "ToolError", "EventTimeoutError", "NotAwaitedError", "UnknownToolError"})
 """Types of errors whose text is the bridge's, or recorded. Another version may word it otherwise."""
@@ -81,8 +81,10 @@ def is_same_error(
     if unfit_now and (unfit := _UNFIT.match(before)):
         # What doesn't fit depends on the tool; which tool it is doesn't.
         return unfit[1] == unfit_now[1]
-    if not is_same_version and (unfit_now or recorded["type"] in _OURS or _NO_TOOL.match(before)):
+    if not is_same_version and (unfit_now or recorded["type"] in _OURS):
         return True
+    if not is_same_version and (unknown := _NO_TOOL.match(before)):
+        return after.startswith(unknown[0])
     return _is_same_text(before, after, values_behind)
 
 

@@ -109,7 +109,7 @@ def _arguments(asked: CallRequest | None) -> str:
 
 
 class DivergenceDetector:
-    """The course of a script as its record has it, held against the calls of another run.
+    """The course of a script as its record has it, compared with the calls of another run.
 
     Args:
         execution: The execution's id.

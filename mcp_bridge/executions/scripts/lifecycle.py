@@ -626,18 +626,18 @@ class Scripts:
             is_moved = isinstance(exc, SessionMovedError)
             had_begun = script.has_begun and not is_moved
             # A generated key counts once it is written down.
-            goes_on = script.kept_key is not None
+            resumes = script.kept_key is not None
             if is_moved or (script.is_dry and isinstance(exc, BridgeError) and not script.history.calls):
                 # It has a place no more, or was only to be looked at: its key is for what follows.
                 # Released first: who waits for it would take the refusal for what the key gave.
                 await self._release_key(execution)
-                goes_on = False
-            if goes_on or (had_begun and isinstance(exc, Exception)):
+                resumes = False
+            if resumes or (had_begun and isinstance(exc, Exception)):
                 await self._interrupt(execution, active.last_record)
             else:
                 observed.status = await self._refuse(execution, exc)
             if had_begun and isinstance(exc, Exception):
-                raise _interrupted(execution, exc, goes_on=goes_on) from exc
+                raise _interrupted(execution, exc, resumes=resumes) from exc
             raise
         return record
 
@@ -956,15 +956,15 @@ def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
     return ended | {"status": "cancelled"}
 
 
-def _interrupted(execution: str, exc: Exception, *, goes_on: bool) -> RunInterruptedError:
-    """The error for a script that had begun, and was ended by another one; `goes_on` if its key goes on with it."""
+def _interrupted(execution: str, exc: Exception, *, resumes: bool) -> RunInterruptedError:
+    """The error for a script that had begun, and was ended by another error; `resumes` if its key resumes it."""
     if not isinstance(exc, BridgeError):
         logger.error("running the execution %s failed", execution, exc_info=exc)
         exc = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
     again = (
-        "Asked for again with the same idempotency key, it goes on from its record."
-        if goes_on
-        else f"Asking again does it anew: `mcp-bridge execution show {execution}` has what it did."
+        "Asked for again with the same idempotency key, it resumes from its record."
+        if resumes
+        else f"Asking again runs it from its beginning: `mcp-bridge execution show {execution}` has what it did."
     )
     return RunInterruptedError(execution, exc, again)
 

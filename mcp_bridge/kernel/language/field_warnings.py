@@ -51,4 +51,4 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
     if row["type"] == "map" and row["step"].get("id"):
         yield "step.id", "no reference leads to a map's step: this has no effect"
     if row.get("is_terminal") and row.get("next_step") is not None:
-        yield "is_terminal", "the program goes on with 'next_step': this has no effect"
+        yield "is_terminal", "the program continues at 'next_step': this has no effect"

@@ -75,8 +75,8 @@ def verify_file(
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
         tables = TableAudit()
-        with verified_batches(ledger) as stretches:
-            lines = ledger.checked_lines(tables.see, stretches or (), tables.see_stretch)
+        with verified_batches(ledger) as batches:
+            lines = ledger.checked_lines(tables.see, batches or (), tables.see_batch)
             log = verify_export(lines, verifiers, against, progress=progress)
         tables.check(ledger)
         if position is not None:

@@ -1,8 +1,8 @@
-"""Entries of a file checked by several processes, a stretch of them at a time.
+"""Entries of a file checked by several processes, a batch of them at a time.
 
-A process gets a snapshot of its own, and stretches that begin where a subtree of their length does. Of each it tells
+A process gets a snapshot of its own, and batches that begin where a subtree of their length does. Of each it tells
 what the others depend on: hashes, where the chains of its executions begin and end, payloads that tell of other tables.
-What it finds wrong it doesn't tell: the reader checks such a stretch again itself, as it does one with entries about
+What it finds wrong it doesn't tell: the reader checks such a batch again itself, as it does one with entries about
 the log, and so finds the same, in the same order, as by itself. It does so where a process can't be had, is lost, or
 sees another state of the file.
 
@@ -29,7 +29,7 @@ from mcp_bridge.ledger.log.entry_encoding import LEDGER, leaf_hash
 from mcp_bridge.ledger.log.reading import ENTRY_BYTES, Ledger, open_snapshot
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.entry_checks import check_place
-from mcp_bridge.ledger.proofs.export_format import BATCH_ENTRIES, STRETCH_LEVEL, EntryBatch
+from mcp_bridge.ledger.proofs.export_format import BATCH_ENTRIES, BATCH_LEVEL, EntryBatch
 from mcp_bridge.ledger.storage.position_file import position_of
 from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -42,8 +42,8 @@ MIN_ENTRIES = 1 << 16
 MAX_PROCESSES = 8
 """Each takes some 50 MiB, and the reader's own part is a tenth of all."""
 
-MAX_TELLING_BYTES = 4 << 20
-"""Most bytes of payloads that are told of a stretch: what the reader holds is bounded."""
+MAX_BATCH_RESULT_BYTES = 4 << 20
+"""Most bytes of payloads that are told of a batch: what the reader holds is bounded."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -57,7 +57,7 @@ serve(sys.stdin.buffer, sys.stdout.buffer)
 
 @contextmanager
 def verified_batches(ledger: Ledger) -> Generator[Iterator[EntryBatch | None] | None]:
-    """A ledger's complete stretches, in order, each None where the reader has to check it itself; None for no help.
+    """A ledger's complete batches, in order, each None where the reader has to check it itself; None for no help.
 
     Args:
         ledger: Its schema is checked already.
@@ -84,7 +84,7 @@ def _processors() -> int:
 
 @contextmanager
 def _started(ledger: Ledger, at: int, of: int) -> Generator[BinaryIO]:
-    """What a process tells that checks one in `of` stretches, from number `at` on."""
+    """What a process tells that checks one in `of` batches, from number `at` on."""
     (_, _, path), *_ = ledger.connection.execute("PRAGMA database_list").fetchall()
     position = position_of(ledger.connection)
     # Isolated: the folder that it is started in, and its environment, are nobody's word for what is imported.
@@ -114,9 +114,9 @@ def _started(ledger: Ledger, at: int, of: int) -> Generator[BinaryIO]:
         process.wait()
 
 
-def _checked_elsewhere(started: list[BinaryIO], stretches: int) -> Iterator[EntryBatch | None]:
+def _checked_elsewhere(started: list[BinaryIO], batches: int) -> Iterator[EntryBatch | None]:
     lost = [False] * len(started)
-    for number in range(stretches):
+    for number in range(batches):
         at = number % len(started)
         found = None if lost[at] else _received(started[at])
         lost[at] = lost[at] or found is None
@@ -138,7 +138,7 @@ def _received(pipe: BinaryIO) -> bytes | None:
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Check the stretches that are asked for, and tell of each: an empty message of one that can't be accepted."""
+    """Check the batches that are asked for, and tell of each: an empty message of one that can't be accepted."""
     asked = json.loads(source.readline())
     master = None if asked["master"] is None else MasterKey(bytes.fromhex(asked["master"]))
     with suppress(BrokenPipeError), closing(open_snapshot(Path(asked["path"]))) as connection:
@@ -156,7 +156,7 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def checked(ledger: Ledger, first: int) -> EntryBatch | None:
-    """Check a stretch as far as that needs nothing before it; None if its reader has to.
+    """Check a batch as far as that needs nothing before it; None if its reader has to.
 
     Args:
         ledger: The ledger.
@@ -202,9 +202,9 @@ def _checked(ledger: Ledger, first: int) -> EntryBatch | None:
             log_entries.append((leaf.execution, leaf.kind, leaf.sequence, payload))
         elif payload is not None:
             json.loads(payload.decode())
-    if frontier.size != BATCH_ENTRIES or size > MAX_TELLING_BYTES:
+    if frontier.size != BATCH_ENTRIES or size > MAX_BATCH_RESULT_BYTES:
         return None
-    above = nodes[-1][merkle.HASH_BYTES * (STRETCH_LEVEL + 1) :]
+    above = nodes[-1][merkle.HASH_BYTES * (BATCH_LEVEL + 1) :]
     return EntryBatch(
         frontier.root(), above, b"".join(nodes), begins, ends, began, last, dict(undisclosed), log_entries
     )

@@ -81,10 +81,10 @@ class TableAudit:
         leaf = entry.leaf
         self._see(leaf.execution, leaf.kind, leaf.sequence, entry.payload)
 
-    def see_stretch(self, stretch: EntryBatch) -> None:
+    def see_batch(self, batch: EntryBatch) -> None:
         """Take the next entries, none of them about the log. As `see`."""
-        for telling in stretch.log_entries:
-            self._see(*telling)
+        for entry in batch.log_entries:
+            self._see(*entry)
 
     def _see(self, execution: str, kind: str, sequence: int, data: bytes | None) -> None:
         try:

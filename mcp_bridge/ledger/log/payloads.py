@@ -1116,8 +1116,8 @@ class ScriptSuspension(Payload):
         error: The reason; None if a settlement or an event has changed what it waits for.
         held: The calls that a person is asked about, without their arguments, by their ids.
         planned: How many calls its dry run, which is over, has listed; None if it isn't suspended for that.
-        servers: SHA-256, in hexadecimal, of the servers that there were: a bridge that goes on by itself has to have
-            the same. None if nobody is to go on by itself, or a person has only said something of it.
+        servers: SHA-256, in hexadecimal, of the servers that there were: a bridge that resumes it by itself has to
+            have the same. None if no bridge may resume it by itself, or a person has only said something of it.
     """
 
     KIND = "suspension"

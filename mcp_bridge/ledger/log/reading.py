@@ -27,8 +27,8 @@ from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.export_format import (
     BATCH_ENTRIES,
+    BATCH_LEVEL,
     MAX_LINE_BYTES,
-    STRETCH_LEVEL,
     ReadEntry,
     VerifiedBatch,
     checkpoint_line,
@@ -137,7 +137,7 @@ class Ledger:
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        for row in self.connection.execute(_STRETCH, (first, end - 1)):
+        for row in self.connection.execute(_BATCH, (first, end - 1)):
             yield self._read(*row)
 
     def entries(self, frontier: merkle.Frontier | None = None, end: int | None = None) -> Iterator[ReadEntry]:
@@ -149,7 +149,7 @@ class Ledger:
         frontier = frontier or merkle.Frontier()
         # What is before the first number and beyond the last one is read, too.
         first, last = frontier.size or _LEAST, _MOST if end is None else end - 1
-        for row in self.connection.execute(_STRETCH, (first, last)):
+        for row in self.connection.execute(_BATCH, (first, last)):
             if row[0] != frontier.size:
                 raise damaged(f"the entry {frontier.size} is missing")
             found = self._read(*row)
@@ -206,26 +206,26 @@ class Ledger:
     def checked_lines(
         self,
         see: Callable[[ReadEntry], None],
-        stretches: Iterable[EntryBatch | None] = (),
+        batches: Iterable[EntryBatch | None] = (),
         accept: Callable[[EntryBatch], None] | None = None,
     ) -> Iterator[Line]:
         """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
 
         Args:
-            see: Called with every entry on the way, but for those of a stretch that is accepted.
-            stretches: The first stretches, if somebody else has checked them; None for one that is to be read here.
-            accept: Called with every stretch that is accepted.
+            see: Called with every entry on the way, but for those of a batch that is accepted.
+            batches: The first batches, if somebody else has checked them; None for one that is to be read here.
+            accept: Called with every batch that is accepted.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         yield header_line(self.origin, self.size)
         frontier = merkle.Frontier()
-        for stretch in stretches:
+        for batch in batches:
             before, end = frontier.copy(), frontier.size + BATCH_ENTRIES
-            if stretch is not None and frontier.append_subtree(STRETCH_LEVEL, stretch.root) == stretch.above:
-                accepted = functools.partial(accept, stretch) if accept is not None else _accept_without_note
-                yield VerifiedBatch(stretch, accepted, functools.partial(self._checked, see, before, end))
+            if batch is not None and frontier.append_subtree(BATCH_LEVEL, batch.root) == batch.above:
+                accepted = functools.partial(accept, batch) if accept is not None else _accept_without_note
+                yield VerifiedBatch(batch, accepted, functools.partial(self._checked, see, before, end))
             else:
                 frontier = before
                 yield from self._checked(see, frontier, end)
@@ -273,7 +273,7 @@ _SELECT = """
     SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
     FROM entries LEFT JOIN payloads USING (sequence)
 """
-_STRETCH = f"{_SELECT} WHERE sequence BETWEEN ? AND ? ORDER BY sequence"
+_BATCH = f"{_SELECT} WHERE sequence BETWEEN ? AND ? ORDER BY sequence"
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 """The numbers that a row can have."""

@@ -22,9 +22,9 @@ FORMAT = "mcp-code-bridge-ledger/1"
 MAX_LINE_BYTES = 64 << 20
 """Longest line, with its newline."""
 
-STRETCH_LEVEL = 10
-BATCH_ENTRIES = 1 << STRETCH_LEVEL
-"""The number of entries of a stretch."""
+BATCH_LEVEL = 10
+BATCH_ENTRIES = 1 << BATCH_LEVEL
+"""The number of entries of a batch."""
 
 
 class ReadEntry(NamedTuple):
@@ -72,15 +72,15 @@ class EntryBatch(NamedTuple):
 
 
 class VerifiedBatch(NamedTuple):
-    """A stretch in the place of its entries.
+    """A batch in the place of its entries.
 
     Attributes:
-        stretch: The stretch.
+        batch: The batch.
         accept: Called once, if it follows the entries before it.
         entries: Gives its entries one by one, if it doesn't.
     """
 
-    stretch: EntryBatch
+    batch: EntryBatch
     accept: Callable[[], None]
     entries: Callable[[], Iterator[bytes | ReadEntry]]
 

@@ -142,7 +142,7 @@ class _Reader:
                 while self._size < min(first + PROGRESS_ENTRIES, size):
                     found = self._next_found()
                     if isinstance(found, VerifiedBatch):
-                        self._stretch(found)
+                        self._batch(found)
                     else:
                         self._entry(found)
         self._nodes.flush()
@@ -242,27 +242,27 @@ class _Reader:
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, Disclosed(data, payload, salt)
 
-    def _stretch(self, found: VerifiedBatch) -> None:
+    def _batch(self, found: VerifiedBatch) -> None:
         """Take entries that are checked but for what is before them; one by one if they don't follow that."""
-        stretch = found.stretch
-        follows = stretch.began >= self._time and all(
-            self._heads.get(execution) == previous for execution, previous in stretch.begins.items()
+        batch = found.batch
+        follows = batch.began >= self._time and all(
+            self._heads.get(execution) == previous for execution, previous in batch.begins.items()
         )
         try:
             if not follows or self._picked is not None:
-                raise BridgeError("tampered", "A stretch doesn't follow what is before it.")
+                raise BridgeError("tampered", "A batch doesn't follow what is before it.")
             found.accept()
         except BridgeError:
             # Its entries tell which of them it is.
             self._lines = chain(found.entries(), self._lines)
             return
-        self._nodes.write(stretch.nodes)
+        self._nodes.write(batch.nodes)
         self._size += BATCH_ENTRIES
         self._line += BATCH_ENTRIES
-        self._heads.update(stretch.ends)
-        self._time = stretch.last
-        self._disclosed += BATCH_ENTRIES - sum(stretch.undisclosed.values())
-        self._undisclosed.update(stretch.undisclosed)
+        self._heads.update(batch.ends)
+        self._time = batch.last
+        self._disclosed += BATCH_ENTRIES - sum(batch.undisclosed.values())
+        self._undisclosed.update(batch.undisclosed)
 
     def _checkpoint_line(self) -> str:
         try:
@@ -315,7 +315,7 @@ class _Reader:
         return self._nodes.read(merkle.HASH_BYTES)
 
     def _next_found(self) -> bytes | ReadEntry | VerifiedBatch:
-        """The next entry, if it is decoded, or stretch; otherwise the next line without its newline."""
+        """The next entry, if it is decoded, or batch; otherwise the next line without its newline."""
         line = next(self._lines, b"")
         if isinstance(line, VerifiedBatch):
             return line

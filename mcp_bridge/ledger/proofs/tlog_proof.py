@@ -130,7 +130,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
         BridgeError: `bad_proof`: it is invalid, or doesn't prove its entry. `bad_entry`: the entry is. `tampered`: its
             payload is another. `bad_note`, `bad_signature`, `bad_key`: as notes.open_note. `unknown_key`: no known key
             of the log has signed its checkpoint, or one that was kept elsewhere. `other_log`: one of these is
-            another's. `bad_argument`: none of them can be held against the proof.
+            another's. `bad_argument`: none of them can be compared with the proof.
     """
     proof = decode(data)
     known = None if verifiers is None else notes.keyring(verifiers)

@@ -1,7 +1,7 @@
 """Checkpoints sent elsewhere, so that a holder of the log's key can't rewrite what others have seen.
 
 A target is a file on other storage, an address that takes notes, or a witness. Each hears of the log only through its
-checkpoints. With a file and a witness a new one is held against those before, which finds a log that was rewritten or
+checkpoints. With a file and a witness a new one is compared with those before, which finds a log that was rewritten or
 rolled back.
 """
 

@@ -539,7 +539,7 @@ class ProgramStore:
         ).fetchall():
             leaf = decode(data)
             if leaf_hash(data) != kept:
-                raise damaged(f"the entry {leaf.sequence} isn't its own")
+                raise damaged(f"the entry {leaf.sequence} doesn't match its hash")
             pieces = pieces_of(connection, execution, self._database.master.open(execution, wrapped))
             if (payload := payload_of(leaf, sealed, pieces)) is not None:
                 found[execution] = payload.value()

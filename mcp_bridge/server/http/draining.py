@@ -56,7 +56,7 @@ class RunningCalls:
 async def drain(
     calls: RunningCalls, is_idle: Callable[[], bool], seconds: float, signals: AsyncIterator[signal.Signals]
 ) -> None:
-    """Wait until the running calls have been answered, and what goes on by itself has ended.
+    """Wait until the running calls have been answered, and the executions that the bridge resumed by itself have ended.
 
     Args:
         calls: The calls.

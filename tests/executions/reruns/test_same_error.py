@@ -113,6 +113,30 @@ def test_another_error_is_told(case):
     assert not is_same(*OTHER[case])
 
 
+UNKNOWN = "server 'git' has no tool 'x'"
+
+OF_ANOTHER_VERSION = {
+    "another line": (error(), error(line=9), True),
+    "another text": (error("a"), error("b"), False),
+    "a text of the bridge": (error("a", type="MCPError"), error("b", type="MCPError"), True),
+    "what is told of a name that is no tool's": (error(UNKNOWN), error(f"{UNKNOWN}. It has no tools: so"), True),
+    "as a text that is quoted": (
+        error(f'"{UNKNOWN}"', type="KeyError"),
+        error(f'"{UNKNOWN}; why"', type="KeyError"),
+        True,
+    ),
+    "another name that is no tool's": (error(UNKNOWN), error("server 'git' has no tool 'y'"), False),
+    "another server": (error(UNKNOWN), error("server 'time' has no tool 'x'"), False),
+    "another text after a name that is no tool's": (error(UNKNOWN), error("no"), False),
+}
+
+
+@pytest.mark.parametrize("case", OF_ANOTHER_VERSION)
+def test_what_another_version_may_word_otherwise(case):
+    recorded, now, same = OF_ANOTHER_VERSION[case]
+    assert is_same_error(recorded, now, lambda _: {}, is_same_version=False) is same
+
+
 def test_sensitive_values_are_compared_by_what_they_are():
     one, other = (f"vault://ref/{letter * 16}" for letter in "ab")
     values = {"a" * 16: "anna@example.com", "b" * 16: "anna@example.com"}

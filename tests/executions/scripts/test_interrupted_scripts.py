@@ -45,7 +45,7 @@ async def test_a_run_that_had_begun_is_interrupted_though_it_has_called_nothing(
     async with both.open() as bridge:
         error, stored = await interrupted(bridge, "1", key=key, dry_run=dry_run, language=language)
         goes_on = key is not None and not dry_run
-        assert ("goes on from its record" if goes_on else "does it anew") in error.hint
+        assert ("resumes from its record" if goes_on else "runs it from its beginning") in error.hint
         assert measured == ["interrupted"]
         assert stored.status == "interrupted"
         unrecorded.is_on = False

@@ -28,7 +28,7 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 RUNS = [f"{number:032x}" for number in range(8)]
 
 ROUNDS = 700
-"""Of entries of the first executions: they and others come to four stretches and a part of one."""
+"""Of entries of the first executions: they and others come to four batches and a part of one."""
 
 
 async def _fill(path):
@@ -65,15 +65,15 @@ def path(kept, tmp_path):
 
 @pytest.fixture
 def accepted(monkeypatch):
-    """The stretches that are accepted without being read here."""
+    """The batches that are accepted without being read here."""
     found = []
-    see = TableAudit.see_stretch
+    see = TableAudit.see_batch
 
-    def counted(self, stretch):
-        found.append(stretch)
-        see(self, stretch)
+    def counted(self, batch):
+        found.append(batch)
+        see(self, batch)
 
-    monkeypatch.setattr(TableAudit, "see_stretch", counted)
+    monkeypatch.setattr(TableAudit, "see_batch", counted)
     return found
 
 
@@ -123,7 +123,7 @@ CHANGES = {
     "a kind": f"UPDATE entries SET kind = 'end' WHERE sequence = {IN_A_BATCH}",
     "an execution": f"UPDATE entries SET execution = '{RUNS[7]}' WHERE sequence = {IN_A_BATCH}",
     "its hash": f"UPDATE entries SET nodes = zeroblob(length(nodes)) WHERE sequence = {IN_A_BATCH}",
-    "a hash above a stretch": "UPDATE entries SET nodes = CAST(substr(nodes, 1, length(nodes) - 32) || zeroblob(32) AS BLOB)"
+    "a hash above a batch": "UPDATE entries SET nodes = CAST(substr(nodes, 1, length(nodes) - 32) || zeroblob(32) AS BLOB)"
     f" WHERE sequence = {4 * BATCH_ENTRIES - 1}",
     "a hash too many": f"UPDATE entries SET nodes = CAST(nodes || zeroblob(32) AS BLOB) WHERE sequence = {LAST_OF_ONE}",
     "an entry is gone": f"DELETE FROM entries WHERE sequence = {IN_A_BATCH}",
@@ -140,7 +140,7 @@ CHANGES = {
 }
 
 REHASHED = {
-    "a chain within a stretch": {"previous": "ab" * 32},
+    "a chain within a batch": {"previous": "ab" * 32},
     "an earlier time": {"time": 1},
     "another number": {"sequence": 3},
     "no chain": {"previous": None},
@@ -220,5 +220,5 @@ def test_processes_that_see_another_state_of_the_file_are_done_without(path, mon
 
     with open_ledger(path, master) as ledger:
         asyncio.run(more())
-        with parallel_verification.verified_batches(ledger) as stretches:
-            assert set(stretches) == {None}
+        with parallel_verification.verified_batches(ledger) as batches:
+            assert set(batches) == {None}

@@ -58,7 +58,11 @@ async def call(bridge, tool, arguments, mode="legacy"):
 
 @pytest.mark.parametrize(
     ("arguments", "again"),
-    [({}, "does it anew"), ({"idempotency_key": "k"}, "goes on from its record"), ({"session": "s"}, "does it anew")],
+    [
+        ({}, "runs it from its beginning"),
+        ({"idempotency_key": "k"}, "resumes from its record"),
+        ({"session": "s"}, "runs it from its beginning"),
+    ],
     ids=["no key", "key", "session"],
 )
 async def test_a_call_whose_end_cannot_be_recorded_is_told_that_it_had_begun(configure, filling, arguments, again):
