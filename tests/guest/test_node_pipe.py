@@ -49,6 +49,16 @@ def test_who_writes_is_not_blocked_and_all_arrives_in_order(made):
     assert frames.readline() == FRAMES[0]
 
 
+def test_what_is_written_first_comes_before_the_frames_that_have_not_begun(made):
+    pipe, frames = made
+    pipe.write_first(b"at once\n")
+    for frame in FRAMES:
+        pipe.write(frame)
+    pipe.write_first(b"stop\n")
+    assert frames.readline() == b"at once\n"
+    assert [frames.readline() for _ in range(len(FRAMES) + 1)] == [FRAMES[0], b"stop\n", *FRAMES[1:]]
+
+
 def test_small_frames_without_number_are_queued_and_written_in_little_time(made):
     pipe, frames = made
     many = [b"%d\n" % number for number in range(300_000)]

@@ -207,7 +207,8 @@ class NodeSession(Node):
             until = monotonic() + TRIES_SECONDS
             while self._runs(execution) and monotonic() < until:
                 if patience:
-                    self._frames.write(STOP)
+                    # Before that, it has to come after the cell's start.
+                    (self._frames.write_first if self._has_begun else self._frames.write)(STOP)
                     self._wait(execution, patience)
                 if self._runs(execution):
                     self._sent += 1

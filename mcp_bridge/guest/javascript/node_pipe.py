@@ -53,6 +53,15 @@ class NodePipe:
                 if self._some.locked():
                     self._some.release()
 
+    def write_first(self, frame: bytes) -> None:
+        """As `write`, before the frames of which nothing is written yet: Node may take seconds to read those."""
+        with self._lock:
+            begun = self._unwritten.find(b"\n") + 1
+            if begun:
+                self._unwritten[begun:begun] = frame
+        if not begun:
+            self.write(frame)
+
     def wait(self) -> None:
         """Wait while much is unwritten and Node reads. For the one thread that reads the host's frames."""
         while len(self._unwritten) > MAX_UNREAD and (left := self._read_at + READS_SECONDS - monotonic()) > 0:
