@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import ipaddress
+import os
 import socket
 import ssl
 
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.spec import TlsFiles
+from mcp_bridge.downstream.http.http_client import tls_context
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_credentials import remote_access
@@ -224,6 +226,28 @@ async def test_a_server_is_trusted_by_the_authorities_of_its_entry_and_no_others
             assert error.code == "server_start_failed"
             assert "certificate isn't trusted" in error.message
     assert len(server.seen) == seen
+
+
+async def test_the_systems_authorities_are_read_once_for_all_servers_and_again_when_they_have_changed(
+    certificates, monkeypatch
+):
+    store = certificates / "store.pem"
+    store.write_bytes((certificates / "stranger.pem").read_bytes())
+    os.utime(store, ns=(1, 1))
+    monkeypatch.setenv("SSL_CERT_FILE", str(store))
+    server = ScriptedServer()
+    served = {"ssl_certfile": certificates / "server.pem", "ssl_keyfile": certificates / "server.key"}
+    async with serving(server.app, **served) as port:
+        spec = _https(port)
+        async with Fleet([spec]) as fleet:
+            assert "certificate isn't trusted" in (await failure(fleet)).message
+        before = tls_context(spec)
+        assert tls_context(_https(port + 1)) is before
+        with_certificate = TlsFiles(None, str(certificates / "client.pem"), str(certificates / "client.key"))
+        assert tls_context(_https(port, tls=with_certificate)) is not before
+        store.write_bytes((certificates / "authority.pem").read_bytes())
+        async with Fleet([spec]) as fleet:
+            assert await text(fleet) == "done"
 
 
 async def test_a_certificate_for_another_name_is_refused(certificates):
