@@ -79,7 +79,7 @@ async def test_a_call_whose_host_died_waits_for_a_person_and_goes_on_by_what_the
         case "not_done":
             assert (last["status"], last["output"]) == ("success", "three:two:once:a")
     assert hosts.done.count("two") == made + (how == "not_done")
-    assert hosts.run(*STEPS, context=A) == last
+    assert hosts.run(*STEPS, context=A) == last | {"is_previous_result": True}
 
 
 async def test_before_its_intent_nothing_has_happened_and_the_call_is_made(hosts):

@@ -1182,7 +1182,7 @@ async def test_what_another_answer_had_to_cut_is_read_whole(bilingual, tmp_path)
         gone = await opened.run(
             {"python": "runtime.output('0' * 16)", "javascript": "await runtime.output('0'.repeat(16))"}
         )
-        assert gone.error["message"].endswith("has no stored output 'stdout'.")
+        assert "has no stored output 'stdout'. Only output that an answer had to cut" in gone.error["message"]
 
 
 async def test_memories_last_across_runs_and_their_limits_are_errors(bilingual):
@@ -1469,4 +1469,4 @@ print(runtime.output({reader.execution!r})[1998:], repr(runtime.output({reader.e
         await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
         assert (await store.execution(reader.execution)).status == "erased"
         gone = await bridge.run(f"runtime.output({first.execution!r})")
-        assert gone.error["message"].endswith("has no stored output 'stdout'.")
+        assert "has no stored output 'stdout'. Only output that an answer had to cut" in gone.error["message"]

@@ -453,7 +453,7 @@ EXITS = {
 async def test_every_way_out_is_reported_as_what_it_is(bridge):
     # Memory that is soon used up.
     settings = {"memory": 256 << 20}
-    records = await bridge.all(*(f"console.log('before');\n{code}" for code in EXITS), timeout=20, settings=settings)
+    records = await bridge.all(*(f"console.log('before');\n{code}" for code in EXITS), timeout=120, settings=settings)
     for record, (code, (status, exit_code)) in zip(records, EXITS.items(), strict=True):
         assert (code, record.status) == (code, status), record.error
         assert exit_code is ... or (code, record.exit_code) == (code, exit_code), record.error

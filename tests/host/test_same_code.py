@@ -2,6 +2,7 @@
 
 import pytest
 
+from mcp_bridge.executions.idempotency.waiting_code import WaitingCodeCache
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.host import script_activity
 from mcp_bridge.telemetry import measurements
@@ -34,7 +35,7 @@ async def test_what_was_begun_before_the_waiting_run_was_found_leaves_nothing(sa
         again = await bridge.run(WAITS)
         assert (again.execution, again.status) == (first.execution, "suspended")
         # Another bridge doesn't know that it waits before it has begun with it.
-        bridge.scripts._waiting_code.clear()
+        monkeypatch.setattr(bridge.scripts, "_waiting_code", WaitingCodeCache())
         again = await bridge.run(WAITS)
         assert (again.execution, again.status) == (first.execution, "suspended")
         assert await executions(bridge) == [first.execution]

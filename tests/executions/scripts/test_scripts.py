@@ -161,7 +161,7 @@ async def test_a_run_that_can_go_on_is_found_by_its_code_however_its_sandbox_has
         await desk.approve(first.execution)
         cut = await desk.run(*ends, key=key)
         assert cut.execution == first.execution
-        assert not any("run anew" in notice for notice in cut.notices)
+        assert not any("starts a new run" in notice for notice in cut.notices)
         assert await desk.status(first.execution) == ("suspended" if ends == ["divergence"] else "interrupted")
         if ends != ["divergence"]:
             assert generated_key(first.execution) in cut.error["hint"]
@@ -191,7 +191,7 @@ async def test_once_its_end_has_been_told_by_either_key_the_same_code_is_run_ane
         await desk.approve(first.execution)
         told = await desk.run(key=made if explicit else None)
         assert (told.execution, told.status) == (first.execution, "success")
-        assert any("run anew" in notice for notice in told.notices) == (not explicit)
+        assert any("starts a new run" in notice for notice in told.notices) == (not explicit)
         assert (await desk.run()).execution != first.execution
         assert (await desk.run(key=made)).execution == first.execution
 
