@@ -172,9 +172,10 @@ def test_an_event_that_comes_before_the_wait_is_kept_and_each_is_taken_once_in_i
 def test_an_event_that_was_sent_in_time_counts_also_if_nobody_was_there_and_a_late_one_does_not(either):
     hosts = either
     code = {
-        "python": "print(await runtime.wait_event('n', timeout=1))\nprint(await runtime.wait_event('n', timeout=0.5))",
-        "javascript": "for (const timeout of [1, 0.5]) console.log(await runtime.wait_event('n', { timeout }))",
+        "python": "print(await runtime.wait_event('n', timeout=20))\nprint(await runtime.wait_event('n', timeout=0.5))",
+        "javascript": "for (const timeout of [20, 0.5]) console.log(await runtime.wait_event('n', { timeout }))",
     }
+    # The processes that run it and send the event may each take seconds to start.
     first = hosts.run(code, quick=True)
     hosts.send(first["execution"], "n", "in time")
     later(first)
