@@ -24,8 +24,8 @@ def escape_controls_in_json(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """A text for a part of a line: what isn't printable is escaped, line breaks included."""
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    """A text for a part of a line: what can't be seen, or turns text around, is escaped, line breaks included."""
+    return "".join(char if is_seen(char) else _escape(char) for char in text)
 
 
 def escape_invisible(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,6 +60,12 @@ MAX_LOADED_BYTES = 256 << 20
 """Maximum total size of these files: they are hashed at every start."""
 
 _CHUNK = 1 << 20
+
+_MAX_PATH_CHARS = 4096
+"""Linux's PATH_MAX: nothing longer is a path. Following links takes time with the square of its parts."""
+
+# `${NAME:-default}`, as our own TOML and Claude Code's files have it.
+_DEFAULT = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*:-([^}]*)\}")
 
 TLS_KEYS = ("ca_file", "client_cert", "client_key")
 """The keys of a server that name files of its TLS connection, relative to the configuration file."""
@@ -323,14 +330,28 @@ def changed(files: Mapping[str, str]) -> str | None:
 def _named(words: Iterable[Any], cwd: Path, base: Path) -> Iterator[Path]:
     """The command, if it is a file of the folder, and those of its arguments that are code in the folder."""
     for number, word in enumerate(words):
-        # A command without a slash is looked up on PATH.
-        if not isinstance(word, str) or (number == 0 and "/" not in word):
-            continue
-        with suppress(OSError, ValueError):
-            path = Path(os.path.abspath(cwd / word))  # noqa: PTH100 - links are followed when it is read
-            inside = path.is_relative_to(base) or path.resolve().is_relative_to(base)
-            if inside and path.is_file() and (number == 0 or _is_code(path)):
-                yield path
+        for text in _readings(word) if isinstance(word, str) else ():
+            # A command without a slash is looked up on PATH.
+            if number == 0 and "/" not in text:
+                continue
+            with suppress(OSError, ValueError):
+                path = Path(os.path.abspath(cwd / text))  # noqa: PTH100 - links are followed when it is read
+                real = (cwd / text).resolve()
+                inside = path.is_relative_to(base) or real.is_relative_to(base)
+                if path.resolve() != real:
+                    # After a link, `..` leads out of the folder that the link leads to.
+                    path = real
+                if inside and path.is_file() and (number == 0 or _is_code(path)):
+                    yield path
+
+
+def _readings(word: str) -> Iterable[str]:
+    """What may be a path in a word of a command: the word, with variables' defaults too, and an option's value."""
+    if len(word) > _MAX_PATH_CHARS:
+        return ()
+    texts = [word, _DEFAULT.sub(r"\1", word)]
+    values = [text.partition("=")[2] for text in texts if text.startswith("-") and "=" in text]
+    return dict.fromkeys((*texts, *values))
 
 
 def _is_code(path: Path) -> bool:

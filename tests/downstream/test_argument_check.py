@@ -446,6 +446,32 @@ def test_what_the_arguments_do_not_reach_may_refer_elsewhere():
     unchecked(schema, {"a": 1, "b": 1})
 
 
+@pytest.mark.parametrize("name", ["²", "%FF", "~2", "9" * 500, "no"])
+def test_a_reference_to_what_is_no_index_of_a_list_leads_nowhere(name):
+    schema = {"properties": {"a": {"$ref": f"#/$defs/A/anyOf/{name}"}}, "$defs": {"A": {"anyOf": [{"type": "string"}]}}}
+    assert "its schema refers to what isn't in it" in unchecked(schema, {"a": 1})
+
+
+def test_a_reference_is_followed_up_to_a_length_and_takes_steps_for_it():
+    def of(length):
+        """A schema whose reference has so many characters, each of the last ones written as three."""
+        name = "A" * ((length - len("#/$defs/")) // 3)
+        return {
+            "properties": {"a": {"items": {"$ref": "#/$defs/" + "%41" * len(name)}}},
+            "$defs": {name: {"type": "string"}},
+        }
+
+    assert "is not of type 'string'" in wrong(of(900), {"a": [1]})
+    assert "takes more than" in unchecked(of(900), {"a": ["x"] * 20_000})
+    ArgumentCheck(of(100)).check({"a": ["x"] * 20_000})
+    assert "a reference of more than 1000 characters" in unchecked(of(1100), {"a": ["x"]})
+
+
+@pytest.mark.parametrize("dialect", [7, ["https://json-schema.org/draft/2020-12/schema"], None, {}])
+def test_a_schema_of_a_dialect_that_is_no_text_is_not_called(dialect):
+    assert "its $schema is no text" in unchecked({"$schema": dialect}, {})
+
+
 def test_a_schema_that_refers_to_itself_twice_is_given_up_after_a_number_of_steps():
     schema = {"$defs": {}, "$ref": "#/$defs/d0"}
     for number in range(40):

@@ -557,6 +557,27 @@ def test_what_unions_need_costs_a_bounded_number_of_merges(monkeypatch):
         assert len(merged) < 5_000, shown
 
 
+@pytest.mark.parametrize("index", ["²", "٣", "-1", "9", "9" * 5000])
+def test_a_reference_to_what_is_no_index_of_a_list_leads_nowhere(index):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": f"#/properties/b/anyOf/{index}"}, "b": {"anyOf": [{"type": "string"}]}},
+    }
+    tool = make("t", schema=schema, output=schema)
+    assert describe.line(tool) == "s.t(a=..., b=...)"
+    assert "(a: Any = ..., b: str = ...)" in describe.render(tool)
+    assert describe.search_result_line(tool)
+    assert describe.full(tool)
+    assert describe.proxy_row(tool)
+
+
+def test_a_reference_that_is_very_long_leads_nowhere():
+    name = "A" * schema_types.MAX_REFERENCE_CHARS
+    root = {"$defs": {name: {"type": "string"}, "B": {"type": "string"}}}
+    assert schema_types.resolve(root, "#/$defs/B") == {"type": "string"}
+    assert schema_types.resolve(root, f"#/$defs/{name}") is None
+
+
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_no_schema_makes_a_description_raise_or_run_away(number):
     schema = HOSTILE[number]

@@ -674,6 +674,33 @@ def test_of_a_trusted_file_above_a_folder_gives_no_other_code(tree, tmp_path):
     assert here["b"].args == ("x",)
 
 
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [
+        ({"command": "python3", "args": ["link/../server.py"]}, "evil/server.py"),
+        ({"command": "link/../server.py"}, "evil/server.py"),
+        ({"command": "python3", "args": ["server.py"], "cwd": "link/.."}, "evil/server.py"),
+        ({"command": "python3", "args": ["evil/../server.py"]}, "server.py"),
+        ({"command": "python3", "args": ["deep/server.py"]}, "deep/server.py"),
+        ({"command": "python3", "args": ["${NOT_SET:-./server.py}"]}, "server.py"),
+        ({"command": "${NOT_SET:-./evil}/server.py"}, "evil/server.py"),
+        ({"command": "node", "args": ["--import=./server.py"]}, "server.py"),
+        ({"command": "node", "args": ["--import=${NOT_SET:-.}/evil/server.py"]}, "evil/server.py"),
+        ({"command": "${NOT_SET:-python3}", "args": ["-c", "a/" * 500_000, "/a" * 500_000]}, None),
+    ],
+)
+def test_what_a_command_names_is_the_file_that_is_started(tmp_path, entry, named):
+    """After a link, `..` leads out of the folder that the link leads to; a default is a part of the trusted text."""
+    folder = tmp_path.resolve()
+    (folder / "evil/inner").mkdir(parents=True)
+    (folder / "link").symlink_to("evil/inner")
+    (folder / "deep").symlink_to("evil")
+    for place in (".", "evil"):
+        (folder / place / "server.py").write_text(f"print({place!r})")
+    found = content_of(folder / ".mcp.json", b"", {"mcpServers": {"a": entry}}).files
+    assert list(found) == ([] if named is None else [str(folder / named)])
+
+
 def test_an_approval_is_of_no_file_above_that_others_could_have_written(tree):
     user = {"projects": {"HOME/src/deep": {"enableAllProjectMcpServers": True}}}
     (tree.home / "src").mkdir()

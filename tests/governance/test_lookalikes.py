@@ -11,7 +11,7 @@ import pytest
 from mcp_bridge.cli import terminal_output
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escape_name
+from mcp_bridge.escaping import escape_line, escape_name
 from mcp_bridge.governance.governance import load_governance, refuse_local
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.lookalikes import resembled, skeleton
@@ -72,6 +72,15 @@ def test_a_name_is_shown_so_that_it_is_taken_for_no_other(how):
     assert "\\" in shown or how.startswith("a mark")
     assert shown.isascii() or how.startswith("a mark")
     assert shown == shown.strip()
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\u3164", "\u2800", "\ufe0f", "\u034f", "\u200b", "\u202e", "\U000e0041", "\n", "\xa0"]
+)
+def test_what_cant_be_seen_is_seen_in_what_a_folders_files_would_do(hidden):
+    shown = escape_line(f"./run{hidden}.sh")
+    assert (hidden in shown, shown.isascii()) == (False, True)
+    assert escape_line("./run.sh 🙂 支払い") == "./run.sh 🙂 支払い"
 
 
 def test_names_that_pass_for_no_other_are_shown_as_they_are():

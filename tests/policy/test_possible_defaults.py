@@ -1,5 +1,7 @@
 """Where a schema may have a default that isn't put in. What that means to rules is in `gate/test_decided_as_sent.py`."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +74,7 @@ def test_there_may_be_one_where_nothing_is_put_in(schema, path):
             "patternProperties": {str(number): {"$ref": "#/$defs/A"} for number in range(1_000)},
             "$defs": {"A": {"patternProperties": {str(number): {} for number in range(1_000)}}},
         },
+        {"$ref": "#/$defs/" + "A" * 1_000, "$defs": {"A" * 1_000: {}}},
     ],
 )
 def test_where_the_search_is_cut_there_may_be_one(schema):
@@ -116,3 +119,16 @@ def test_every_default_is_put_in_or_may_be_there(schema, named):
     root = {**schema, "$defs": {"A": named}}
     if defaults_in(root, root):
         assert "a" in with_defaults(root, {}).arguments or may_have_default(root, ("a",))
+
+
+def test_a_long_list_of_what_is_required_is_looked_through_once():
+    names = [f"p{number}" for number in range(20_000)]
+    schema = {
+        "properties": {name: {} for name in names} | {"p0": {"default": 1}},
+        "required": [*map("q".__add__, names), "p0"],
+    }
+    began = time.process_time()
+    assert with_defaults(schema, {}, ()).arguments == {"p0": 1}
+    assert with_defaults(schema, {"p0": 2}, ()).paths == ()
+    # For each name, it would take half a minute.
+    assert time.process_time() - began < 2

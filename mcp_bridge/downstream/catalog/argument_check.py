@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.argument_faults import cut, faults_of
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
+from mcp_bridge.downstream.catalog.schema_types import MAX_REFERENCE_CHARS
 from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT, evaluated, note_unknown, three_valued
 from mcp_bridge.offload import is_large, on_thread
 
@@ -49,6 +50,8 @@ _STEPS_A_VALUE = 10
 # A schema with more text or values is compiled on a thread: validating 1000 characters takes 8 ms.
 _QUICK_SCHEMA_CHARS = 2_000
 _QUICK_SCHEMA_VALUES = 200
+
+_REFERENCE_CHARS_A_STEP = 64
 
 # Characters of argument names that are matched against the expressions of `patternProperties`.
 _MATCHED_CHARS = 1000
@@ -160,8 +163,11 @@ class ArgumentCheck:
             raise UncheckedError(f"to hold them against its schema takes more than {allowed} steps") from None
         except RecursionError:
             raise UncheckedError("its schema refers to itself without end, or nests too deeply") from None
-        except UncheckedError:
+        except ArgumentError:
             raise
+        except ValueError as error:
+            # A library's: a reference has a name in the place of a list's index.
+            raise UncheckedError(f"its schema refers to what isn't in it: {cut(str(error))}") from None
         except BaseException as error:
             library = type(error).__module__
             if library == "pyo3_runtime":
@@ -223,6 +229,8 @@ def _compile(schema: dict[str, Any]) -> Validator:
     from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415 - 100 ms that most commands never need
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
 
+    if not isinstance(schema.get("$schema", ""), str):
+        raise UncheckedError("its $schema is no text")
     kind = validator_for(schema, default=Draft202012Validator)
     valid = _repaired(schema, kind)
     # The registry holds the specifications' own schemas only: nothing is fetched over the network.
@@ -350,6 +358,8 @@ def _bounded(kind: Any) -> Any:
     for name in ("unevaluatedProperties", "unevaluatedItems"):
         if name in kind.VALIDATORS:
             ours[name] = _unevaluated(kind.VALIDATORS[name])
+    for name in {"$ref", "$dynamicRef"} & kind.VALIDATORS.keys():
+        ours[name] = _short_reference(kind.VALIDATORS[name])
     if "uniqueItems" in kind.VALIDATORS:
         ours["uniqueItems"] = _unique
     # The second is what draft 3 calls it.
@@ -378,6 +388,18 @@ def _length(value: Any) -> int:
     if isinstance(value, str):
         return len(value) // 256
     return len(value) if isinstance(value, (list, dict)) else 0
+
+
+def _short_reference(keyword: Any) -> Any:
+    def followed(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, str):
+            if len(value) > MAX_REFERENCE_CHARS:
+                raise UncheckedError(f"its schema has a reference of more than {MAX_REFERENCE_CHARS} characters")
+            # All of its text is looked at each time.
+            _spend(len(value) // _REFERENCE_CHARS_A_STEP)
+        yield from keyword(validator, value, instance, schema) or ()
+
+    return followed
 
 
 def _with_safe_expressions(keyword: Any) -> Any:

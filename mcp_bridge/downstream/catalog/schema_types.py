@@ -19,6 +19,12 @@ _MERGED = 50
 _MERGED_FOR_NAMES = 500
 _HOPS = 8
 
+MAX_REFERENCE_CHARS = 1000
+"""Of a reference within a document. A longer one is not followed: each time, all of its text would be looked at."""
+
+# An index of a list, in a reference (RFC 6901). Python's `int` takes other digits, and refuses very many.
+_INDEX = re.compile(r"[0-9]{1,9}")
+
 # How many ways to give what is needed are shown, and how many names of one.
 _WAYS_SHOWN = 10
 
@@ -239,14 +245,14 @@ def _list_of_names(value: Any) -> list[str]:
 
 def resolve(root: Any, reference: str) -> Any:
     """The target of a reference inside the document, or None. Other documents are never fetched."""
-    if not reference.startswith("#"):
+    if not reference.startswith("#") or len(reference) > MAX_REFERENCE_CHARS:
         return None
     node = root
     for part in reference[1:].split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict):
             node = node.get(key)
-        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
+        elif isinstance(node, list) and _INDEX.fullmatch(key) and int(key) < len(node):
             node = node[int(key)]
         else:
             return None

@@ -6,6 +6,7 @@ documents lead nowhere. Where there may be a default that these functions leave 
 
 from __future__ import annotations
 
+import functools
 import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,9 @@ _MAX_DEPTH = 64
 
 _MAX_HOPS = 32
 """References and alternatives that are followed from one place."""
+
+_MAX_REFERENCE_CHARS = 1000
+"""Of a reference. A longer one leads nowhere: it is looked at each time that it is met."""
 
 
 class _TooMuchError(Exception):
@@ -145,11 +149,9 @@ class _Filling:
             properties = part.get("properties")
             if not isinstance(properties, dict):
                 continue
-            required = part.get("required")
+            wanted = None if depth or self._names is None else {*self._names, *_missing(part, value)}
             for name, described in properties.items():
-                # Without what is required there is no call. Playwright's server requires what has a default.
-                is_missing = name not in value and isinstance(required, list) and name in required
-                if depth == 0 and self._names is not None and name not in self._names and not is_missing:
+                if wanted is not None and name not in wanted:
                     continue
                 place = f"{path}.{name}" if path else str(name)
                 known = filled.get(name, self)
@@ -206,6 +208,14 @@ class _Filling:
         self._schemas += 1
         if self._schemas > _MAX_SCHEMAS:
             raise _TooMuchError
+
+
+def _missing(part: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
+    """What is required and not given: without it there is no call. Playwright's server requires what has a default."""
+    required = part.get("required")
+    for name in required if isinstance(required, list) else ():
+        if isinstance(name, str) and name not in value:
+            yield name
 
 
 def with_unknown_defaults(arguments: dict[str, Any], roots: Iterable[str]) -> dict[str, Any]:
@@ -339,12 +349,16 @@ def resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]
 
 def target(root: Mapping[str, Any], reference: Any) -> Any:
     """The target of a reference such as `#/$defs/Point` (RFC 6901); None if it is outside of the document."""
-    if not isinstance(reference, str) or not reference.startswith("#/"):
+    if not isinstance(reference, str) or not reference.startswith("#/") or len(reference) > _MAX_REFERENCE_CHARS:
         return root if reference == "#" else None
     node: Any = root
-    for step in unquote(reference[2:]).split("/"):
-        name = step.replace("~1", "/").replace("~0", "~")
+    for name in _names_in(reference):
         if not isinstance(node, dict) or name not in node:
             return None
         node = node[name]
     return node
+
+
+@functools.lru_cache(maxsize=1000)
+def _names_in(reference: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference[2:]).split("/")]
