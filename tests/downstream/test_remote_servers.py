@@ -11,10 +11,12 @@ import anyio
 import pytest
 from downstream_calls import call_tool
 from http_servers import CuttingProxy, ScriptedServer, everything_server, remote, sdk_server, serving
+from oauth_fixtures import login_store
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 from mcp_bridge.errors import BridgeError
 
 # Far above what any of these takes; a test that runs into it hangs.
@@ -338,6 +340,21 @@ async def test_a_stream_that_the_server_does_not_resume_leaves_the_call_in_doubt
 
     server = ScriptedServer(breaks)
     async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        assert (await failure(fleet)).code == "connection_lost"
+    assert len(server.calls) == 1
+
+
+async def test_a_call_whose_login_ends_before_its_stream_is_resumed_is_in_doubt(tmp_path):
+    async def breaks(_request, message, _number):
+        return _events(b"id: e1\nretry: 20\ndata:\n\n") if message["method"] == "tools/call" else None
+
+    async def wants_a_login(request):
+        return Response(status_code=401) if "last-event-id" in request.headers else None
+
+    server = ScriptedServer(breaks)
+    server.get = wants_a_login
+    access = RemoteAccess(lambda _spec, text: text, logins=login_store(tmp_path))
+    async with serving(server.app) as port, Fleet([remote(port)], access=access) as fleet:
         assert (await failure(fleet)).code == "connection_lost"
     assert len(server.calls) == 1
 

@@ -555,6 +555,11 @@ class HttpTransport:
                 failures += 1
                 if error.failure.lasting:
                     return broken
+            except BridgeError as error:
+                # Of the authentication, whose errors say that nothing was called; the request itself was sent before.
+                failures += 1
+                if error.code != "login_unavailable":
+                    return broken
             if failures > _RESUME_FAILURES:
                 return broken
             if failures:
