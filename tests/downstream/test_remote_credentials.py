@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from downstream_calls import call_tool
 from http_servers import ScriptedServer, remote, sdk_server, serving
-from starlette.responses import JSONResponse
+from oauth_fixtures import login_store
+from starlette.responses import JSONResponse, Response
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
@@ -112,6 +113,36 @@ async def test_a_secret_that_no_header_may_have_is_an_error_and_nothing_is_sent(
     assert error.code == "server_unavailable"
     assert "headers.Authorization contains a line break" in error.message
     assert server.seen == []
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Api-Key"])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_secret_that_is_replaced_is_sent_once_the_old_one_is_refused(
+    governance, monkeypatch, tmp_path, status, header
+):
+    valid = SECRET
+
+    async def checks(request, _message, _number):
+        return None if request.headers[header] == f"Bearer {valid}" else Response(status_code=status)
+
+    server = ScriptedServer(checks)
+    async with serving(server.app) as port:
+        spec = remote(port, headers={header: "Bearer vault://secret/github"})
+        async with Fleet([spec], access=remote_access(governance, login_store(tmp_path))) as fleet:
+            assert await text(fleet) == "done"
+            valid = SECRET[::-1]
+            wants_a_login = (status, header) == (401, "X-Api-Key")
+            assert (await failure(fleet)).code == ("login_needed" if wants_a_login else "server_unauthorized")
+            monkeypatch.setenv("GITHUB_SECRET", valid)
+            if status == 403:
+                # It may be the tool's own answer: the call isn't sent again, and others have the new secret.
+                calls = len(server.calls)
+                assert (await failure(fleet)).code == "server_unauthorized"
+                assert len(server.calls) == calls + 1
+            async with asyncio.TaskGroup() as tasks:
+                many = [tasks.create_task(text(fleet)) for _ in range(4)]
+            assert {task.result() for task in many} == {"done"}
+    assert server.sessions == 1, "the session goes on"
 
 
 async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypatch):

@@ -22,20 +22,21 @@ from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.lowlevel
+import anyio.to_thread
 import h11
 import httpx2
 
 from mcp_bridge import __version__
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
 from mcp_bridge.downstream.http.no_proxy import unproxied
-from mcp_bridge.downstream.http.remote_auth import open_auth
+from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME, open_auth
 from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
     from http.cookiejar import Cookie
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -162,14 +163,10 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
         BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
     """
     log_no_requests()
-    headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
-    for name, value in headers.items():
-        if wrong := value_problem(value):
-            raise _unusable(spec, f"headers.{name} {wrong}")
+    headers = _entry_headers(spec, access)
     tls = tls_context(spec)
     return httpx2.AsyncClient(
-        headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()}
-        | {name.lower().encode(): value.encode("latin-1") for name, value in headers.items()},
+        headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()} | headers,
         cookies=_FewCookies(),
         mounts=unproxied(spec.url or ""),
         auth=open_auth(spec, access, tls),
@@ -183,6 +180,39 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
         follow_redirects=False,
         event_hooks={"response": [_note_refusal]},
     )
+
+
+def _entry_headers(spec: ServerSpec, access: RemoteAccess) -> dict[bytes, bytes]:
+    """The headers of an entry, with their secrets put in. Blocks."""
+    headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
+    for name, value in headers.items():
+        if wrong := value_problem(value):
+            raise _unusable(spec, f"headers.{name} {wrong}")
+    return {name.lower().encode(): value.encode("latin-1") for name, value in headers.items()}
+
+
+async def renew_headers(
+    client: httpx2.AsyncClient, spec: ServerSpec, access: RemoteAccess, sent: Collection[tuple[bytes, bytes]]
+) -> bool:
+    """Put the secrets of an entry's headers in again, after the server has refused them: they may have been replaced.
+
+    Args:
+        client: The connection's client.
+        spec: The server.
+        access: What its connection is authenticated with.
+        sent: The client's headers when the request was made that was refused.
+
+    Returns:
+        Whether the headers are other ones by now.
+
+    Raises:
+        BridgeError: As `open_client`, for a header.
+    """
+    if not any(SECRET_SCHEME in value for value in spec.headers.values()):
+        return False
+    headers = await anyio.to_thread.run_sync(_entry_headers, spec, access)
+    client.headers.update(headers)
+    return not headers.items() <= set(sent)
 
 
 def _unusable(spec: ServerSpec, problem: str) -> BridgeError:
