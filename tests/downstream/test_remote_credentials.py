@@ -5,6 +5,7 @@ import datetime as dt
 import ipaddress
 import socket
 import ssl
+from contextlib import asynccontextmanager
 
 import pytest
 from cryptography import x509
@@ -19,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.spec import TlsFiles
+from mcp_bridge.downstream.http import http_client
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_credentials import remote_access
@@ -234,6 +236,7 @@ def certificates(tmp_path):
     _certificate(tmp_path, "server", authority, names=["127.0.0.1"])
     _certificate(tmp_path, "elsewhere", authority, names=["127.0.0.2"])
     _certificate(tmp_path, "client", authority)
+    _certificate(tmp_path, "renewed", authority)
     _certificate(tmp_path, "stranger", is_authority=True)
     return tmp_path
 
@@ -280,6 +283,55 @@ async def test_a_client_certificate_is_shown_to_a_server_that_asks_for_one(certi
             assert await text(fleet) == "done"
         async with Fleet([_https(port, tls=TlsFiles(authority))]) as fleet:
             assert (await failure(fleet)).code == "server_start_failed"
+
+
+@asynccontextmanager
+async def _noting(certificates, port, shown):
+    """TLS in front of a server: a port where the names of the clients' certificates are noted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    context.load_verify_locations(certificates / "authority.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def copy(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader, writer):
+        shown.append(writer.get_extra_info("peercert")["subject"][0][0][1])
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("scope", "last"), [("config", "renewed"), ("folder", "client")])
+async def test_a_client_certificate_that_is_renewed_is_shown_on_the_next_connection_unless_a_folder_has_it(
+    certificates, monkeypatch, caplog, scope, last
+):
+    # Each request has a connection of its own.
+    monkeypatch.setattr(http_client, "_KEEP_ALIVE_SECONDS", 0)
+    server, shown = ScriptedServer(), []
+    tls = TlsFiles(*(str(certificates / name) for name in ("authority.pem", "client.pem", "client.key")))
+    async with (
+        serving(server.app) as plain,
+        _noting(certificates, plain, shown) as port,
+        Fleet([_https(port, tls=tls, scope=scope)]) as fleet,
+    ):
+        assert await text(fleet) == "done"
+        (certificates / "client.pem").write_bytes((certificates / "renewed.pem").read_bytes())
+        assert await text(fleet) == "done", "its key isn't there yet"
+        assert set(shown) == {"client"}
+        assert ("have changed and can't be used" in caplog.text) == (scope == "config")
+        (certificates / "client.key").write_bytes((certificates / "renewed.key").read_bytes())
+        assert await text(fleet) == "done"
+        assert shown[-1] == last
+    assert server.sessions == 1, "the session goes on"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME, open_auth
 from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.downstream.http.retry_times import retry_after
+from mcp_bridge.downstream.http.tls_renewal import TlsRenewal, load_certificate, stamps
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
     """
     log_no_requests()
     headers = _entry_headers(spec, access)
+    # Before the files are read: what is written meanwhile is read again.
+    read = stamps(spec.tls)
     tls = tls_context(spec)
     return httpx2.AsyncClient(
         headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()} | headers,
@@ -178,7 +181,7 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
         follow_redirects=False,
-        event_hooks={"response": [_note_refusal]},
+        event_hooks={"request": [TlsRenewal(spec, tls, read).look], "response": [_note_refusal]},
     )
 
 
@@ -234,12 +237,10 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
             context = httpx2.create_ssl_context()
     except (OSError, ssl.SSLError) as error:
         raise _unusable(spec, f"ca_file can't be used: {_reason(error)}.") from None
-    if files.client_cert is not None:
-        try:
-            # An encrypted key would have OpenSSL ask on the terminal.
-            context.load_cert_chain(files.client_cert, files.client_key, password="")
-        except (OSError, ssl.SSLError) as error:
-            raise _unusable(spec, f"client_cert or client_key can't be used: {_reason(error)}.") from None
+    try:
+        load_certificate(context, files)
+    except (OSError, ssl.SSLError) as error:
+        raise _unusable(spec, f"client_cert or client_key can't be used: {_reason(error)}.") from None
     return context
 
 
