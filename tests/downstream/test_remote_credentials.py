@@ -5,7 +5,8 @@ import datetime as dt
 import ipaddress
 import socket
 import ssl
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 from cryptography import x509
@@ -21,6 +22,8 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.spec import TlsFiles
 from mcp_bridge.downstream.http import http_client
+from mcp_bridge.downstream.http.http_client import Attempt, RemoteFailure, RequestFailedError, open_client, opened
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_credentials import remote_access
@@ -340,7 +343,10 @@ async def test_a_client_certificate_that_is_renewed_is_shown_on_the_next_connect
         (TlsFiles("/nowhere.pem"), "ca_file can't be used: no such file or directory"),
         (TlsFiles(__file__), "ca_file can't be used"),
         (TlsFiles(None, "/nowhere.pem"), "client_cert or client_key can't be used: no such file"),
-        (TlsFiles(None, __file__), "client_cert or client_key can't be used"),
+        (
+            TlsFiles(None, __file__),
+            "can't be used: they are no certificate and its key in PEM, or the key has a passphrase",
+        ),
     ],
 )
 async def test_a_file_that_is_no_certificate_is_an_error_and_nothing_is_sent(tls, part):
@@ -350,6 +356,52 @@ async def test_a_file_that_is_no_certificate_is_an_error_and_nothing_is_sent(tls
     assert error.code == "server_unavailable"
     assert part in error.message
     assert server.seen == []
+
+
+@contextmanager
+def _refusing(certificates, version):
+    """A server that has clients show a certificate, and refuses it; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    context.load_verify_locations(certificates / "authority.pem")
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connection.settimeout(10)
+                wrapped = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                with wrapped, suppress(OSError):
+                    try:
+                        wrapped.do_handshake()
+                    finally:
+                        # A connection that is closed with something unread is reset, and its client may miss the alert.
+                        wrapped.shutdown(socket.SHUT_WR)
+                        while wrapped.recv(1 << 16):
+                            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_request_whose_client_certificate_is_refused_was_not_sent(certificates, version):
+    tls = TlsFiles(*(str(certificates / name) for name in ("authority.pem", "stranger.pem", "stranger.key")))
+    with _refusing(certificates, version) as port:
+        spec = _https(port, tls=tls)
+        client = await asyncio.to_thread(open_client, spec, RemoteAccess(without_secrets))
+        with pytest.raises(RequestFailedError) as caught:
+            async with client, opened(client, "POST", spec.url, headers={}, attempt=Attempt(), hide=str):
+                pass
+    reason = "can't be reached: it refuses the client certificate (UNKNOWN_CA)"
+    assert caught.value.failure == RemoteFailure("unsent", reason, lasting=True)
 
 
 # Proxies.

@@ -240,7 +240,10 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
     try:
         load_certificate(context, files)
     except (OSError, ssl.SSLError) as error:
-        raise _unusable(spec, f"client_cert or client_key can't be used: {_reason(error)}.") from None
+        why = _reason(error)
+        if isinstance(error, ssl.SSLError) and error.reason is None:
+            why = "they are no certificate and its key in PEM, or the key has a passphrase"
+        raise _unusable(spec, f"client_cert or client_key can't be used: {why}.") from None
     return context
 
 
@@ -386,8 +389,10 @@ def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
         return RemoteFailure("refused", "was sent nothing: a letter of the request can't be sent", lasting=True)
     if isinstance(error, httpx2.ProxyError):
         return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
-    if not attempt.sent:
-        lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    # From TLS 1.3 on a server refuses a client's certificate after the client may have sent its request, unread.
+    is_refused = not attempt.answered and _certificate_alert(error) is not None
+    if is_refused or not attempt.sent:
+        lasting = is_refused or any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
         return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting)
     if attempt.answered:
         return RemoteFailure("lost", f"broke off its answer: {reason}")
@@ -411,6 +416,11 @@ def _reason(error: BaseException) -> str:
             return f"its certificate isn't trusted ({cause.verify_message})"
         if isinstance(cause, socket.gaierror):
             return "its host name isn't known"
+    if (alert := _certificate_alert(error)) is not None:
+        refuses = (
+            "it wants a client certificate" if alert == "CERTIFICATE_REQUIRED" else "it refuses the client certificate"
+        )
+        return f"{refuses} ({alert})"
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed ({cause.reason})"
@@ -421,6 +431,18 @@ def _reason(error: BaseException) -> str:
     if any(isinstance(cause, h11.RemoteProtocolError) for cause in _causes(error)):
         return "what it sent isn't HTTP, or isn't whole"
     return _BY_TYPE.get(type(error), f"the connection failed ({type(error).__name__})")
+
+
+_CERTIFICATE_ALERT = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA)")
+"""How OpenSSL names the alerts by which a server refuses a client's certificate."""
+
+
+def _certificate_alert(error: BaseException) -> str | None:
+    """The alert by which a server has refused the client's certificate, or None."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError) and (alert := _CERTIFICATE_ALERT.search(cause.reason or "")):
+            return alert[1]
+    return None
 
 
 _BY_TYPE: dict[type[BaseException], str] = {
