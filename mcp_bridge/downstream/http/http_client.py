@@ -80,8 +80,8 @@ class RemoteFailure:
     Attributes:
         kind: `unsent`: no part of it was sent. `session`: the server doesn't know the session. `busy`: it takes no more
             requests for now. `unauthorized`: it wants other credentials. `redirected`: to an address that isn't
-            followed. `refused`: another status from 400 to 499. `lost`: the connection broke, or a gateway answered,
-            after it was sent. `bad_answer`: the answer is not one to it.
+            followed. `refused`: another status from 400 to 499. `lost`: the connection broke, or a gateway or a
+            redirect that says that it was done answered, after it was sent. `bad_answer`: the answer is not one to it.
         reason: What happened, to follow "the server".
         status: The HTTP status, or None.
         retry_after: Seconds after which the server wants to be asked again, or None.
@@ -307,9 +307,11 @@ async def opened(
             ):
                 # Hidden before it is cut: the rest of a credential wouldn't be found.
                 where = hide(shown_url(str(following.url)))[:_SHOWN_CHARS]
+                # 303 says that the request was done, and where its outcome is (RFC 9110, section 15.4.4).
+                is_done = response.status_code == HTTPStatus.SEE_OTHER and following.method != method
                 raise RequestFailedError(
                     RemoteFailure(
-                        "redirected",
+                        "lost" if is_done else "redirected",
                         f"redirects to {where}, which isn't followed: "
                         f"if that is the server, write its address as {setting}",
                         response.status_code,
