@@ -169,6 +169,23 @@ async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(w
     assert len(server.calls) == 1
 
 
+@pytest.mark.parametrize(("wait", "granted"), [(100, 100), (3600, 300)])
+async def test_a_server_that_refuses_its_start_for_now_is_left_alone_for_as_long_as_it_says(wait, granted):
+    async def busy(_request, _message, _number):
+        return Response(status_code=429, headers={"retry-after": str(wait)})
+
+    server = ScriptedServer(busy)
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+        assert (error.code, error.details["retry_in"]) == ("server_start_failed", wait)
+        assert f"It wants to be asked again in {wait} s." in error.message
+        seen = len(server.seen)
+        error = await failure(fleet)
+        assert error.code == "server_unavailable"
+        assert granted - 20 < error.details["retry_in"] <= granted
+    assert len(server.seen) == seen
+
+
 async def test_a_wait_that_a_calls_time_does_not_allow_is_not_begun():
     async def busy(_request, message, _number):
         limited = Response(status_code=429, headers={"retry-after": "20"})
