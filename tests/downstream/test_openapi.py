@@ -324,6 +324,22 @@ async def test_the_operators_credentials_are_missing_or_wrong():
         assert "not yours" in str(await failure(fleet, "get_pet", id=1))
 
 
+async def test_secrets_that_are_replaced_are_sent_with_the_call_after_one_that_was_refused(monkeypatch):
+    async with petstore(credentials={"key": "vault://secret/key"}, headers={"X-Team": "vault://secret/key"}) as (
+        fleet,
+        service,
+    ):
+        await value(fleet, "headers")
+        monkeypatch.setitem(globals(), "SECRET", SECRET[::-1])
+        service.answers = [JSONResponse({"detail": "expired"}, 401)]
+        assert (await failure(fleet, "headers")).code == "server_unauthorized"
+        assert service.paths("GET") == ["/headers"] * 2, "not sent again: 401 may be the operation's own answer"
+        assert SECRET not in json.dumps(await value(fleet, "headers"))
+    *_, (_, _, before), (_, _, after) = service.seen
+    assert (before["x-key"], before["x-team"]) == (SECRET[::-1], SECRET[::-1])
+    assert (after["x-key"], after["x-team"]) == (SECRET, SECRET)
+
+
 @pytest.mark.parametrize(
     ("tool", "scheme", "place"),
     [

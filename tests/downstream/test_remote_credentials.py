@@ -6,6 +6,8 @@ import ipaddress
 import os
 import socket
 import ssl
+import threading
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 from cryptography import x509
@@ -14,12 +16,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from downstream_calls import call_tool
 from http_servers import ScriptedServer, remote, sdk_server, serving
-from starlette.responses import JSONResponse
+from oauth_fixtures import login_store
+from starlette.responses import JSONResponse, Response
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.spec import TlsFiles
-from mcp_bridge.downstream.http.http_client import tls_context
+from mcp_bridge.downstream.http import http_client
+from mcp_bridge.downstream.http.http_client import (
+    Attempt,
+    RemoteFailure,
+    RequestFailedError,
+    open_client,
+    opened,
+    tls_context,
+)
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_credentials import remote_access
@@ -116,6 +128,36 @@ async def test_a_secret_that_no_header_may_have_is_an_error_and_nothing_is_sent(
     assert server.seen == []
 
 
+@pytest.mark.parametrize("header", ["Authorization", "X-Api-Key"])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_secret_that_is_replaced_is_sent_once_the_old_one_is_refused(
+    governance, monkeypatch, tmp_path, status, header
+):
+    valid = SECRET
+
+    async def checks(request, _message, _number):
+        return None if request.headers[header] == f"Bearer {valid}" else Response(status_code=status)
+
+    server = ScriptedServer(checks)
+    async with serving(server.app) as port:
+        spec = remote(port, headers={header: "Bearer vault://secret/github"})
+        async with Fleet([spec], access=remote_access(governance, login_store(tmp_path))) as fleet:
+            assert await text(fleet) == "done"
+            valid = SECRET[::-1]
+            wants_a_login = (status, header) == (401, "X-Api-Key")
+            assert (await failure(fleet)).code == ("login_needed" if wants_a_login else "server_unauthorized")
+            monkeypatch.setenv("GITHUB_SECRET", valid)
+            if status == 403:
+                # It may be the tool's own answer: the call isn't sent again, and others have the new secret.
+                calls = len(server.calls)
+                assert (await failure(fleet)).code == "server_unauthorized"
+                assert len(server.calls) == calls + 1
+            async with asyncio.TaskGroup() as tasks:
+                many = [tasks.create_task(text(fleet)) for _ in range(4)]
+            assert {task.result() for task in many} == {"done"}
+    assert server.sessions == 1, "the session goes on"
+
+
 async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypatch):
     from mcp_bridge.governance.governance import govern
     from mcp_bridge.settings import Layer
@@ -205,6 +247,7 @@ def certificates(tmp_path):
     _certificate(tmp_path, "server", authority, names=["127.0.0.1"])
     _certificate(tmp_path, "elsewhere", authority, names=["127.0.0.2"])
     _certificate(tmp_path, "client", authority)
+    _certificate(tmp_path, "renewed", authority)
     _certificate(tmp_path, "stranger", is_authority=True)
     return tmp_path
 
@@ -275,13 +318,65 @@ async def test_a_client_certificate_is_shown_to_a_server_that_asks_for_one(certi
             assert (await failure(fleet)).code == "server_start_failed"
 
 
+@asynccontextmanager
+async def _noting(certificates, port, shown):
+    """TLS in front of a server: a port where the names of the clients' certificates are noted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    context.load_verify_locations(certificates / "authority.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def copy(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader, writer):
+        shown.append(writer.get_extra_info("peercert")["subject"][0][0][1])
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("scope", "last"), [("config", "renewed"), ("folder", "client")])
+async def test_a_client_certificate_that_is_renewed_is_shown_on_the_next_connection_unless_a_folder_has_it(
+    certificates, monkeypatch, caplog, scope, last
+):
+    # Each request has a connection of its own.
+    monkeypatch.setattr(http_client, "_KEEP_ALIVE_SECONDS", 0)
+    server, shown = ScriptedServer(), []
+    tls = TlsFiles(*(str(certificates / name) for name in ("authority.pem", "client.pem", "client.key")))
+    async with (
+        serving(server.app) as plain,
+        _noting(certificates, plain, shown) as port,
+        Fleet([_https(port, tls=tls, scope=scope)]) as fleet,
+    ):
+        assert await text(fleet) == "done"
+        (certificates / "client.pem").write_bytes((certificates / "renewed.pem").read_bytes())
+        assert await text(fleet) == "done", "its key isn't there yet"
+        assert set(shown) == {"client"}
+        assert ("have changed and can't be used" in caplog.text) == (scope == "config")
+        (certificates / "client.key").write_bytes((certificates / "renewed.key").read_bytes())
+        assert await text(fleet) == "done"
+        assert shown[-1] == last
+    assert server.sessions == 1, "the session goes on"
+
+
 @pytest.mark.parametrize(
     ("tls", "part"),
     [
         (TlsFiles("/nowhere.pem"), "ca_file can't be used: no such file or directory"),
         (TlsFiles(__file__), "ca_file can't be used"),
         (TlsFiles(None, "/nowhere.pem"), "client_cert or client_key can't be used: no such file"),
-        (TlsFiles(None, __file__), "client_cert or client_key can't be used"),
+        (
+            TlsFiles(None, __file__),
+            "can't be used: they are no certificate and its key in PEM, or the key has a passphrase",
+        ),
     ],
 )
 async def test_a_file_that_is_no_certificate_is_an_error_and_nothing_is_sent(tls, part):
@@ -291,6 +386,52 @@ async def test_a_file_that_is_no_certificate_is_an_error_and_nothing_is_sent(tls
     assert error.code == "server_unavailable"
     assert part in error.message
     assert server.seen == []
+
+
+@contextmanager
+def _refusing(certificates, version):
+    """A server that has clients show a certificate, and refuses it; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    context.load_verify_locations(certificates / "authority.pem")
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connection.settimeout(10)
+                wrapped = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                with wrapped, suppress(OSError):
+                    try:
+                        wrapped.do_handshake()
+                    finally:
+                        # A connection that is closed with something unread is reset, and its client may miss the alert.
+                        wrapped.shutdown(socket.SHUT_WR)
+                        while wrapped.recv(1 << 16):
+                            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_request_whose_client_certificate_is_refused_was_not_sent(certificates, version):
+    tls = TlsFiles(*(str(certificates / name) for name in ("authority.pem", "stranger.pem", "stranger.key")))
+    with _refusing(certificates, version) as port:
+        spec = _https(port, tls=tls)
+        client = await asyncio.to_thread(open_client, spec, RemoteAccess(without_secrets))
+        with pytest.raises(RequestFailedError) as caught:
+            async with client, opened(client, "POST", spec.url, headers={}, attempt=Attempt(), hide=str):
+                pass
+    reason = "can't be reached: it refuses the client certificate (UNKNOWN_CA)"
+    assert caught.value.failure == RemoteFailure("unsent", reason, lasting=True)
 
 
 # Proxies.

@@ -11,10 +11,12 @@ import anyio
 import pytest
 from downstream_calls import call_tool
 from http_servers import CuttingProxy, ScriptedServer, everything_server, remote, sdk_server, serving
+from oauth_fixtures import login_store
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 from mcp_bridge.errors import BridgeError
 
 # Far above what any of these takes; a test that runs into it hangs.
@@ -165,6 +167,23 @@ async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(w
     assert error.code == "server_busy"
     assert error.details["retry_in"] > 3000
     assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize(("wait", "granted"), [(100, 100), (3600, 300)])
+async def test_a_server_that_refuses_its_start_for_now_is_left_alone_for_as_long_as_it_says(wait, granted):
+    async def busy(_request, _message, _number):
+        return Response(status_code=429, headers={"retry-after": str(wait)})
+
+    server = ScriptedServer(busy)
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+        assert (error.code, error.details["retry_in"]) == ("server_start_failed", wait)
+        assert f"It wants to be asked again in {wait} s." in error.message
+        seen = len(server.seen)
+        error = await failure(fleet)
+        assert error.code == "server_unavailable"
+        assert granted - 20 < error.details["retry_in"] <= granted
+    assert len(server.seen) == seen
 
 
 async def test_a_wait_that_a_calls_time_does_not_allow_is_not_begun():
@@ -342,6 +361,21 @@ async def test_a_stream_that_the_server_does_not_resume_leaves_the_call_in_doubt
     assert len(server.calls) == 1
 
 
+async def test_a_call_whose_login_ends_before_its_stream_is_resumed_is_in_doubt(tmp_path):
+    async def breaks(_request, message, _number):
+        return _events(b"id: e1\nretry: 20\ndata:\n\n") if message["method"] == "tools/call" else None
+
+    async def wants_a_login(request):
+        return Response(status_code=401) if "last-event-id" in request.headers else None
+
+    server = ScriptedServer(breaks)
+    server.get = wants_a_login
+    access = RemoteAccess(lambda _spec, text: text, logins=login_store(tmp_path))
+    async with serving(server.app) as port, Fleet([remote(port)], access=access) as fleet:
+        assert (await failure(fleet)).code == "connection_lost"
+    assert len(server.calls) == 1
+
+
 async def test_a_call_that_was_certainly_not_sent_is_made_when_the_server_is_back(tmp_path):
     calls = tmp_path / "calls"
     with sdk_server("events", calls) as port:
@@ -466,8 +500,13 @@ async def test_a_redirect_to_another_origin_is_not_followed(status, where):
         Fleet([remote(port, headers={"Authorization": "Bearer the-secret"})]) as fleet,
     ):
         error = await failure(fleet)
-    assert error.code == "server_unavailable"
-    assert error.details["reason"] == "redirected" or "can't be reached" in error.message
+    if status == 303:
+        # See Other: the request was done.
+        assert (error.code, "The call may have happened." in error.message) == ("connection_lost", True)
+        assert len(server.calls) == 1
+    else:
+        assert error.code == "server_unavailable"
+        assert error.details["reason"] == "redirected" or "can't be reached" in error.message
     assert "the-secret" not in shown(error)
     assert len(server.calls) <= 2
 

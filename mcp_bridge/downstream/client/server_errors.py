@@ -254,10 +254,12 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
     if remote is not None and remote.kind == "unauthorized":
         return _unauthorized(spec, remote)
     hint: str | None = f"Check its url; {_SHOW_MORE}."
+    extras: dict[str, Any] = {}
     if not connection.settled.is_set():
         why, hint = _not_ready(spec, launched)
     elif remote is not None:
-        why = f"it {remote.reason}.{_saying(remote)}"
+        why = f"it {remote.reason}.{_wait_wanted(remote)}{_saying(remote)}"
+        extras = _retry_in(remote)
     elif large := _too_large(failure, connection):
         why = f"its listing is too large: {large}."
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
@@ -269,7 +271,7 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} at {shown_origin(spec.address or '')} can't be used: {why}"
     private = {"source": spec.source} if spec.source else {}
-    return error(spec, "server_start_failed", message, hint=hint, private=private)
+    return error(spec, "server_start_failed", message, hint=hint, private=private, **extras)
 
 
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
@@ -289,6 +291,15 @@ def _saying(failure: RemoteFailure) -> str:
     return f" It says: {failure.said}" if failure.said else ""
 
 
+def _wait_wanted(failure: RemoteFailure) -> str:
+    """When a remote server wants to be asked again, as a sentence after others; empty if it doesn't say."""
+    return "" if failure.retry_after is None else f" It wants to be asked again in {failure.retry_after:.0f} s."
+
+
+def _retry_in(failure: RemoteFailure) -> dict[str, Any]:
+    return {} if failure.retry_after is None else {"retry_in": failure.retry_after}
+
+
 def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo) -> BridgeError:
     """The error for a call that a remote server gave no result to."""
     what = f"{spec.name}.{tool.name}"
@@ -299,12 +310,8 @@ def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInf
         return NotSentError("server_unavailable", message, server=spec.name, tool=tool.name, reason="unreachable")
     if failure.kind == "busy":
         message = f"{what} was not called: the server {failure.reason}, as it takes no more requests for now."
-        wait: dict[str, Any] = {}
-        if failure.retry_after is not None:
-            wait = {"retry_in": failure.retry_after}
-            message += f" It wants to be asked again in {failure.retry_after:.0f} s."
-        message += _saying(failure)
-        return error(spec, "server_busy", message, tool=tool.name, **wait)
+        message += f"{_wait_wanted(failure)}{_saying(failure)}"
+        return error(spec, "server_busy", message, tool=tool.name, **_retry_in(failure))
     if failure.kind == "redirected":
         message = f"{what} was not called: the server {failure.reason}."
         return error(spec, "server_unavailable", message, tool=tool.name, reason="redirected")

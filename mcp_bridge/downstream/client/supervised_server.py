@@ -43,6 +43,9 @@ BACKOFF_BASE = 0.5
 # The longest wait between two starts.
 BACKOFF_CAP = 30.0
 
+# The longest wait that a server is granted which refuses its start for now (429), and says for how long.
+RETRY_AFTER_CAP = 300.0
+
 # A server that lived this long, or answered a call, counts as healthy: after its death there is no wait.
 HEALTHY_AFTER = 30.0
 
@@ -336,6 +339,7 @@ class SupervisedServer:
         self._failures += 1
         self._last_error = error
         wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
+        wait = max(wait, min(RETRY_AFTER_CAP, error.details.get("retry_in", 0.0)))
         if error.code in server_errors.LOGIN_CODES:
             # A person may log in at any time, and expects the next call to work.
             wait = BACKOFF_BASE

@@ -24,20 +24,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.lowlevel
+import anyio.to_thread
 import h11
 import httpx2
 
 from mcp_bridge import __version__
+from mcp_bridge.atomic_files import stamp
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
 from mcp_bridge.downstream.http.no_proxy import unproxied
-from mcp_bridge.downstream.http.remote_auth import open_auth
+from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME, open_auth
 from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.downstream.http.retry_times import retry_after
+from mcp_bridge.downstream.http.tls_renewal import TlsRenewal, load_certificate, stamps
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
     from http.cookiejar import Cookie
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -80,8 +83,8 @@ class RemoteFailure:
     Attributes:
         kind: `unsent`: no part of it was sent. `session`: the server doesn't know the session. `busy`: it takes no more
             requests for now. `unauthorized`: it wants other credentials. `redirected`: to an address that isn't
-            followed. `refused`: another status from 400 to 499. `lost`: the connection broke, or a gateway answered,
-            after it was sent. `bad_answer`: the answer is not one to it.
+            followed. `refused`: another status from 400 to 499. `lost`: the connection broke, or a gateway or a
+            redirect that says that it was done answered, after it was sent. `bad_answer`: the answer is not one to it.
         reason: What happened, to follow "the server".
         status: The HTTP status, or None.
         retry_after: Seconds after which the server wants to be asked again, or None.
@@ -164,14 +167,12 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
         BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
     """
     log_no_requests()
-    headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
-    for name, value in headers.items():
-        if wrong := value_problem(value):
-            raise _unusable(spec, f"headers.{name} {wrong}")
+    headers = _entry_headers(spec, access)
+    # Before the files are read: what is written meanwhile is read again.
+    read = stamps(spec.tls)
     tls = tls_context(spec)
     return httpx2.AsyncClient(
-        headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()}
-        | {name.lower().encode(): value.encode("latin-1") for name, value in headers.items()},
+        headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()} | headers,
         cookies=_FewCookies(),
         mounts=unproxied(spec.url or ""),
         auth=open_auth(spec, access, tls),
@@ -183,8 +184,41 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
         follow_redirects=False,
-        event_hooks={"response": [_note_refusal]},
+        event_hooks={"request": [TlsRenewal(spec, tls, read).look], "response": [_note_refusal]},
     )
+
+
+def _entry_headers(spec: ServerSpec, access: RemoteAccess) -> dict[bytes, bytes]:
+    """The headers of an entry, with their secrets put in. Blocks."""
+    headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
+    for name, value in headers.items():
+        if wrong := value_problem(value):
+            raise _unusable(spec, f"headers.{name} {wrong}")
+    return {name.lower().encode(): value.encode("latin-1") for name, value in headers.items()}
+
+
+async def renew_headers(
+    client: httpx2.AsyncClient, spec: ServerSpec, access: RemoteAccess, sent: Collection[tuple[bytes, bytes]]
+) -> bool:
+    """Put the secrets of an entry's headers in again, after the server has refused them: they may have been replaced.
+
+    Args:
+        client: The connection's client.
+        spec: The server.
+        access: What its connection is authenticated with.
+        sent: The client's headers when the request was made that was refused.
+
+    Returns:
+        Whether the headers are other ones by now.
+
+    Raises:
+        BridgeError: As `open_client`, for a header.
+    """
+    if not any(SECRET_SCHEME in value for value in spec.headers.values()):
+        return False
+    headers = await anyio.to_thread.run_sync(_entry_headers, spec, access)
+    client.headers.update(headers)
+    return not headers.items() <= set(sent)
 
 
 def _unusable(spec: ServerSpec, problem: str) -> BridgeError:
@@ -208,12 +242,13 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
             context = _system_context(*_system_store())
     except (OSError, ssl.SSLError) as error:
         raise _unusable(spec, f"ca_file can't be used: {_reason(error)}.") from None
-    if files.client_cert is not None:
-        try:
-            # An encrypted key would have OpenSSL ask on the terminal.
-            context.load_cert_chain(files.client_cert, files.client_key, password="")
-        except (OSError, ssl.SSLError) as error:
-            raise _unusable(spec, f"client_cert or client_key can't be used: {_reason(error)}.") from None
+    try:
+        load_certificate(context, files)
+    except (OSError, ssl.SSLError) as error:
+        why = _reason(error)
+        if isinstance(error, ssl.SSLError) and error.reason is None:
+            why = "they are no certificate and its key in PEM, or the key has a passphrase"
+        raise _unusable(spec, f"client_cert or client_key can't be used: {why}.") from None
     return context
 
 
@@ -233,9 +268,7 @@ def _system_store() -> Iterator[object]:
         paths.openssl_capath,
     ):
         yield path
-        if path:
-            with contextlib.suppress(OSError):
-                yield Path(path).stat().st_mtime_ns
+        yield path and stamp(Path(path))
 
 
 @contextlib.asynccontextmanager
@@ -298,9 +331,11 @@ async def opened(
             ):
                 # Hidden before it is cut: the rest of a credential wouldn't be found.
                 where = hide(shown_url(str(following.url)))[:_SHOWN_CHARS]
+                # 303 says that the request was done, and where its outcome is (RFC 9110, section 15.4.4).
+                is_done = response.status_code == HTTPStatus.SEE_OTHER and following.method != method
                 raise RequestFailedError(
                     RemoteFailure(
-                        "redirected",
+                        "lost" if is_done else "redirected",
                         f"redirects to {where}, which isn't followed: "
                         f"if that is the server, write its address as {setting}",
                         response.status_code,
@@ -380,8 +415,10 @@ def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
         return RemoteFailure("refused", "was sent nothing: a letter of the request can't be sent", lasting=True)
     if isinstance(error, httpx2.ProxyError):
         return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
-    if not attempt.sent:
-        lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    # From TLS 1.3 on a server refuses a client's certificate after the client may have sent its request, unread.
+    is_refused = not attempt.answered and _certificate_alert(error) is not None
+    if is_refused or not attempt.sent:
+        lasting = is_refused or any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
         return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting)
     if attempt.answered:
         return RemoteFailure("lost", f"broke off its answer: {reason}")
@@ -405,6 +442,11 @@ def _reason(error: BaseException) -> str:
             return f"its certificate isn't trusted ({cause.verify_message})"
         if isinstance(cause, socket.gaierror):
             return "its host name isn't known"
+    if (alert := _certificate_alert(error)) is not None:
+        refuses = (
+            "it wants a client certificate" if alert == "CERTIFICATE_REQUIRED" else "it refuses the client certificate"
+        )
+        return f"{refuses} ({alert})"
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed ({cause.reason})"
@@ -415,6 +457,18 @@ def _reason(error: BaseException) -> str:
     if any(isinstance(cause, h11.RemoteProtocolError) for cause in _causes(error)):
         return "what it sent isn't HTTP, or isn't whole"
     return _BY_TYPE.get(type(error), f"the connection failed ({type(error).__name__})")
+
+
+_CERTIFICATE_ALERT = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA)")
+"""How OpenSSL names the alerts by which a server refuses a client's certificate."""
+
+
+def _certificate_alert(error: BaseException) -> str | None:
+    """The alert by which a server has refused the client's certificate, or None."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError) and (alert := _CERTIFICATE_ALERT.search(cause.reason or "")):
+            return alert[1]
+    return None
 
 
 _BY_TYPE: dict[type[BaseException], str] = {

@@ -39,6 +39,7 @@ from mcp_bridge.downstream.http.http_client import (
     open_client,
     opened,
     refusal,
+    renew_headers,
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
@@ -275,6 +276,8 @@ class OpenApiConnection(ServerConnection):
                 setting="base_url",
             ) as response:
                 status = response.status_code
+                if status == HTTPStatus.UNAUTHORIZED:
+                    await self._renew_credentials(client)
                 if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:
                     said = self._hidden.shown(await start_of_body(response))
                     raise RequestFailedError(replace(refusal(response, "", in_session=False), said=said))
@@ -283,6 +286,14 @@ class OpenApiConnection(ServerConnection):
             raise
         except Exception as error:  # noqa: BLE001 - the library's, and of the authentication
             raise RequestFailedError(failure_of(error, attempt)) from None
+
+    async def _renew_credentials(self, client: httpx2.AsyncClient) -> None:
+        """Put the secrets in again, for the next call. This one isn't sent again: 401 may be the operation's answer."""
+        await renew_headers(client, self._spec, self._access, ())
+        values = await anyio.to_thread.run_sync(self._resolved_credentials)
+        if values != self._values and self._found is not None:
+            self._values = values
+            self._set(self._found)
 
     async def _received(self, response: httpx2.Response, method: str) -> Response:
         """Read a response, up to its limit."""

@@ -60,6 +60,7 @@ from mcp_bridge.downstream.http.http_client import (
     open_client,
     opened,
     refusal,
+    renew_headers,
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
@@ -403,6 +404,18 @@ class HttpTransport:
         """
 
         async def send() -> RemoteFailure | BridgeError:
+            assert self._client is not None  # entered
+            sent = self._client.headers.raw
+            post.attempt = Attempt()
+            try:
+                return await self.attempt(post, body, headers, opens=opens)
+            except (RequestFailedError, BridgeError) as error:
+                if not _wants_credentials(error):
+                    raise
+                is_renewed = await renew_headers(self._client, self._spec, self._access, sent)
+                if not is_renewed or post.attempt.sent:
+                    # A 403 may be a tool's own answer: the call isn't sent again, and others have the new headers.
+                    raise
             post.attempt = Attempt()
             return await self.attempt(post, body, headers, opens=opens)
 
@@ -554,6 +567,11 @@ class HttpTransport:
             except RequestFailedError as error:
                 failures += 1
                 if error.failure.lasting:
+                    return broken
+            except BridgeError as error:
+                # Of the authentication, whose errors say that nothing was called; the request itself was sent before.
+                failures += 1
+                if error.code != "login_unavailable":
                     return broken
             if failures > _RESUME_FAILURES:
                 return broken
@@ -772,6 +790,13 @@ def _ignore_listening() -> None:
 def _resuming(last_event: str | None) -> dict[str, str]:
     headers = {"accept": "text/event-stream", "cache-control": "no-store"}
     return headers if last_event is None else {**headers, _LAST_EVENT_HEADER: last_event}
+
+
+def _wants_credentials(error: RequestFailedError | BridgeError) -> bool:
+    """Whether a request was refused because of what it was authenticated with."""
+    if isinstance(error, BridgeError):
+        return error.code == "login_needed"
+    return error.failure.kind == "unauthorized"
 
 
 def is_stream(response: httpx2.Response) -> bool:
