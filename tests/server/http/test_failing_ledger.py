@@ -86,7 +86,7 @@ async def test_a_program_whose_end_cannot_be_recorded_is_told_that_it_had_begun(
         told = (await call(bridge, "run_program", {"program": PROGRAM})).structured_content
         assert (told["status"], told["code"]) == ("interrupted", "not_recorded")
         assert "had begun: what it had done stays done" in told["error"]
-        assert f"execution resume {told['trace_id']}` goes on with it" in told["error"]
+        assert f"execution resume {told['trace_id']}` resumes it" in told["error"]
         assert "its idempotency key, if it has one" in told["error"]
 
 
