@@ -154,6 +154,6 @@ def test_a_cell_that_is_interrupted_with_a_call_in_doubt_waits_and_has_left_noth
     waits = either.run(DOUBTFUL, key="k", session="s")
     assert (waits["status"], waits["error"]["code"]) == ("suspended", "in_doubt")
     assert waits["session"] == {"name": "s", "cell": 2}
-    assert not any("goes on" in notice for notice in waits.get("notices", ()))
+    assert not any("continues" in notice for notice in waits.get("notices", ()))
     either.cancel(waits["execution"])
     assert either.run("x", key=None, session="s")["value"] == "1"
