@@ -43,7 +43,10 @@ function missingFile(path, inputs, inSession) {
   return `/workspace and /tmp begin empty with every call: no file of an earlier one is there; ${search}`;
 }
 
-const PYTHONS = { print: 'console.log(...)', None: 'null', True: 'true', False: 'false', len: 'x.length', str: '`${x}`' };
+const PYTHONS = {
+  print: 'console.log(...)', None: 'null', True: 'true', False: 'false', len: 'x.length', str: '`${x}`',
+  help: "await runtime.describe('SERVER.TOOL'), or console.log(runtime)", dir: "await runtime.list_tools('SERVER')",
+};
 
 const python = (runsBoth) => (runsBoth ? 'Python runs with the tool run_python' : "Python doesn't run here");
 
