@@ -170,6 +170,8 @@ class ExecutionEnvironment:
         self.is_keeping = True
         runner.guarded(lambda: self.shower.keep_left_files(interrupted_at))
         self.is_keeping = False
+        if self.start.cell:
+            runner.guarded(self._capture.report_replaced)
         self._capture.finish()
         closed = closed_outputs() if self.start.cell else None
         try:

@@ -79,6 +79,24 @@ class Capture:
             for index in (0, 1):
                 self._send(index, final=True)
 
+    def report_replaced(self) -> None:
+        """Say on standard error where a cell has left another `sys.stdout`, unless what it has printed came here, too.
+
+        Later cells have it as well, and their answers would be empty for no visible reason.
+        """
+        own = sys.stdout
+        if own is sys.__stdout__:
+            return
+        try:
+            own.flush()
+            is_here = own.fileno() == 1
+        except Exception:  # noqa: BLE001  (the script may have put anything there, or nothing)
+            is_here = False
+        self.drain()
+        if not is_here and not self._sent[0] and not self._pending[0]:
+            said = f"sys.stdout is a {type(own).__name__} now: what cells of this session print goes there"
+            os.write(2, f"{said}; write: sys.stdout = sys.__stdout__\n".encode(errors="backslashreplace"))
+
     def take_held(self, text: bytes) -> bool:
         """Drop what is held back of standard error if a text is in it; return whether it was."""
         self.drain()

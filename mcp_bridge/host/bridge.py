@@ -943,8 +943,9 @@ class Bridge:
         await _import_installer()
         from mcp_bridge.host.packages.missing_modules import advice
 
+        cache, profile = self.sandboxes.installer.cache, self.settings.profile
         found = await anyio.to_thread.run_sync(
-            advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile, starter
+            advice, record, self.package_rights, cache, profile, starter, self.aliases()
         )
         return [] if found is None else [found]
 

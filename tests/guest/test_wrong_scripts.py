@@ -13,7 +13,8 @@ import yaml
 from echoing_server import STRING, echoing, tool
 from servers.specs import faulty
 
-from mcp_bridge.guest.advice.packages import DATA_PROFILE
+from mcp_bridge.guest.advice.packages import DATA_PROFILE, missing
+from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
 from mcp_bridge.sandbox.image.package_profiles import image_directory
 from mcp_bridge.server.answers.render import Answer
 
@@ -38,7 +39,7 @@ ISSUE = tool(
 )
 
 NEXT = re.compile(
-    r"write|Write|[Uu]se |[Ss]end |[Pp]rint |Ask |a tool is |Maybe you meant|[Cc]all |put |[Ll]ine it up|[Ll]eave|nearest:|Did you|there are:|keys of|setting|"
+    r"write|Write|[Uu]se |[Ss]end |[Pp]rint |Ask |a tool is |Maybe you meant|[Cc]all |put |[Ll]ine it up|Indent |[Ll]eave|nearest:|Did you|there are:|keys of|setting|"
     r"expected|It is |repo_path|max_count|`"
 )
 """Words by which an answer says what to do."""
@@ -106,3 +107,10 @@ def test_what_the_data_profile_brings_is_known_in_the_sandbox():
     names = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
     profile = (image_directory() / "profiles" / "data.in").read_text().split()
     assert {names.get(name, name) for name in profile} <= DATA_PROFILE
+
+
+def test_the_packages_that_scripts_ask_for_are_named_before_what_they_bring_along(tmp_path):
+    for name in (*DATA_PROFILE, "cloudpickle", "contourpy", "cycler"):
+        (tmp_path / name).mkdir()
+    said = missing("seaborn", ScriptEnvironment("", [], dict, str(tmp_path)))
+    assert said.startswith(f"The image has the standard library, {', '.join(sorted(DATA_PROFILE))}, cloudpickle, …. ")

@@ -727,6 +727,26 @@ async def test_a_cell_that_closes_its_output_keeps_its_value_and_a_notice_says_t
         assert (other.stdout, other.notices) == (b"5\n", [])
 
 
+async def test_a_cell_that_leaves_another_stdout_is_told_where_what_is_printed_goes(sandboxes):
+    told = "sys.stdout is a StringIO now: what cells of this session print goes there; write: sys.stdout = sys.__stdout__\n"
+    tee = "class Tee:\n    def write(self, text): return sys.__stdout__.write(text)\n    def flush(self): pass\nsys.stdout = Tee()"
+    async with sandboxes.open() as bridge:
+        first = await bridge.run("import io, sys\nsys.stdout = io.StringIO()\n1 / 0", session="s")
+        assert (first.status, first.stderr.decode()) == ("error", told)
+        silent = await bridge.run("print(5)", session="s")
+        assert (silent.stdout, silent.stderr.decode()) == (b"", told)
+        assert (await bridge.run("sys.stdout = sys.__stdout__\nprint(6)", session="s")).stderr == b""
+        for code in (
+            "import contextlib\nwith contextlib.redirect_stdout(io.StringIO()): print(7)",
+            f"{tee}\nprint(8)",
+            "sys.stdout = io.TextIOWrapper(sys.__stdout__.buffer)\nprint(9)",
+        ):
+            assert (await bridge.run(code, session="s")).stderr == b""
+        bridge._shared.live_sessions.end_all()
+        assert (await bridge.run("print(10)", session="s")).session["rebuilt"] == 6
+        assert (await bridge.run("import io, sys\nsys.stdout = io.StringIO()")).stderr == b"", "it ends with the script"
+
+
 async def test_a_session_whose_standard_error_is_closed_goes_on_and_is_rebuilt(bilingual):
     close = {"python": "import os\nos.close(2)\n1", "javascript": "require('fs').closeSync(2);\n1"}
     show = {"python": "print(5); 6", "javascript": "console.log(5); 6"}

@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import pytest
 from execution_fixtures import printed, until
+from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
@@ -375,6 +376,25 @@ async def test_a_cell_of_a_build_that_showed_values_otherwise_is_rebuilt_with_a_
         put_away(bridge)
         error = await refused(bridge.run, "x", session="s")
         assert (error.code, error.details["what"]) == ("session_lost", "error"), "that isn't how values are shown"
+
+
+async def test_what_a_cancelled_cell_had_called_is_told_to_the_next_one_that_leaves_names(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run("from mcp.servers import faulty\nx = 1", session="s")
+        begun = anyio.Event()
+        slow = "call = asyncio.ensure_future(faulty.sleep(seconds=60))\nawait asyncio.sleep(0.5)\nprogress(1, 2, '')\nawait call"
+        code = f"import asyncio\nawait faulty.echo(text='a')\n{slow}"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(bridge.run, code, session="s", progress=lambda *_: begun.set()))
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        told = [notice for notice in (await bridge.run("x", session="s")).notices if "was cancelled" in notice]
+        assert told[0].startswith(
+            "the cell 2 was cancelled. These calls of it were answered: faulty.echo (call 0#1)."
+            " Nobody has seen whether this has happened: faulty.sleep (call 0.1#1)."
+        )
+        put_away(bridge)
+        assert not [notice for notice in (await bridge.run("x", session="s")).notices if "was cancelled" in notice]
 
 
 async def test_a_fork_that_is_refused_does_not_wait_for_another_bridges_cell_of_its_name(sandboxes):

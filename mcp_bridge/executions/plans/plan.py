@@ -199,11 +199,17 @@ def error(
         again: As `same_code`.
     """
     asks = any(one.asks for one in planned)
-    how = f"A person decides on them as a whole: `mcp-bridge approvals show {execution}.{number}`, or the viewer."
+    shown = f"`mcp-bridge approvals show {execution}.{number}`, or the viewer"
     if asks:
-        hint = f"{how} Then {again} makes them. A client that can ask its user does so when {again} is run."
+        hint = (
+            f"A person decides on them as a whole: {shown}. Then {again} makes them. "
+            f"A client that can ask its user does so when {again} is run."
+        )
     else:
-        hint = f"The policy allows them: {again} makes them. {how} Then any other call is asked about."
+        hint = (
+            f"The policy allows them: {again} makes them. "
+            f"If a person decides on them as a whole before ({shown}), any other call is asked about."
+        )
     return BridgeError("approval_needed" if asks else "dry_run", listing(planned, ended), hint=hint).record()
 
 

@@ -156,8 +156,9 @@ def calls_so_far(history: CallHistory) -> str:
         history: Its calls.
     """
     calls = [call for call in history.calls.values() if call.asked.kind == "tool"]
-    answered = [f"{escape_name(call.asked.name)} (call {call.call})" for call in calls if call.outcome is not None]
-    doubtful = [call for call in calls if call.outcome is None]
+    answered = [f"{escape_name(call.asked.name)} (call {call.call})" for call in calls if call.is_answered]
+    # Also what was under way when the run was cancelled.
+    doubtful = [call for call in calls if not call.is_answered]
     said = [f"These calls of it were answered: {_listed(answered)}."] if answered else []
     return " ".join([*said, *([_doubted(doubtful)] if doubtful else [])])
 

@@ -28,6 +28,11 @@ NO_NETWORK = (
     "`await runtime.search('fetch a web page')` finds one."
 )
 
+NO_ROOM = (
+    "Files in /workspace, /tmp and /dev/shm are in the sandbox's memory: write less, or remove some; "
+    "the operator's settings `workspace_size` and `tmp_size` say how much there may be."
+)
+
 SDK_ATTRIBUTES = frozenset(
     {
         "content", "data", "isError", "is_error", "name", "output", "result", "results", "servers", "structuredContent",
@@ -410,8 +415,8 @@ def _listed(names: list[str]) -> str:
 
 def _system(case: Case) -> str | None:
     exc, failure, environment = case
-    if _is_network(exc):
-        return NO_NETWORK
+    if _is_network(exc) or exc.errno == errno.ENOSPC:
+        return NO_ROOM if exc.errno == errno.ENOSPC else NO_NETWORK
     if isinstance(exc, FileNotFoundError) and "subprocess" in failure.files | {failure.last_file}:
         return _no_program(str(exc.filename or ""), failure, environment)
     if failure.last_function == "no_shell":

@@ -59,7 +59,7 @@ OF_MCP = {
     "mcp_runtime": "from mcp import runtime",
 }
 
-MAX_SHOWN = 8
+MAX_SHOWN = 12
 
 
 def missing(module: str, environment: ScriptEnvironment) -> str:
@@ -90,7 +90,8 @@ def missing(module: str, environment: ScriptEnvironment) -> str:
 
 
 def _installed_packages(environment: ScriptEnvironment) -> str:
-    there = environment.installed()
+    # Those that scripts ask for before what they bring along.
+    there = sorted(environment.installed(), key=lambda name: name not in DATA_PROFILE)
     if not there:
         return "the standard library only"
     return f"the standard library, {', '.join(there[:MAX_SHOWN])}{', …' if len(there) > MAX_SHOWN else ''}"

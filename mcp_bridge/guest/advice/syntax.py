@@ -22,6 +22,7 @@ _CHANGED_FOLDER = re.compile(r"%cd\s+['\"]?(?P<path>[^'\"\s]+)")
 _DEF = re.compile(r"(?P<indent>\s*)(?P<async>async\s+)?def\s+(?P<name>\w+)")
 _COLON = re.compile(r"[(,]\s*(?P<name>[A-Za-z_]\w*)\s*:$")
 _NESTED = re.compile(r"""[fF]"[^"]*\{[^}"]*"|[fF]'[^']*\{[^}']*'""")
+_UNINDENTED = re.compile(r"expected an indented block after .* on line (?P<above>\d+)$")
 _UNFINISHED = re.compile(
     r"was never closed|expected an indented block|unterminated triple-quoted|expected 'except' or 'finally'|"
     r"unexpected EOF"
@@ -74,7 +75,7 @@ def advice(exc: SyntaxError, environment: ScriptEnvironment) -> str | None:
         or _of_shell(line, environment)
         or _of_other_language(environment.code, lines)
         or _of_javascript(line, environment)
-        or _of_end(message, exc.lineno, lines)
+        or _of_end(message, exc, lines)
     )
 
 
@@ -123,6 +124,9 @@ def _of_message(message: str, line: str, exc: SyntaxError, code: str) -> str | N
         return r"Lines end with `\n` written out as two characters: send real line ends."
     if message.startswith(("unexpected indent", "unindent does not match")):
         return f"Line {exc.lineno} begins in another column than its block: line it up."
+    found = _UNINDENTED.match(message)
+    if found is not None and line[max(exc.offset or 1, 1) - 1 :].strip():
+        return f"Indent line {exc.lineno}, if it belongs below line {found['above']}."
     if message.startswith("inconsistent use of tabs"):
         return "Indent with spaces only."
     if message.startswith("f-string: "):
@@ -190,8 +194,9 @@ def _of_javascript(line: str, environment: ScriptEnvironment) -> str | None:
     return None
 
 
-def _of_end(message: str, lineno: int, lines: list[str]) -> str | None:
-    rest = "".join(lines[lineno:]).strip()
+def _of_end(message: str, exc: SyntaxError, lines: list[str]) -> str | None:
+    # Where the error is at a word, that is there: the code doesn't end before it.
+    rest = "".join(lines[(exc.lineno or 1) - 1 :])[max(exc.offset or 1, 1) - 1 :].strip()
     if _UNFINISHED.search(message) and (not rest or "was never closed" in message or "triple" in message):
         return "The code ends too early: send all of it."
     return None

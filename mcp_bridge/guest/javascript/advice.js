@@ -10,6 +10,9 @@ const OBJECTS = ['runtime', 'programs', 'traces'];
 
 const NO_NETWORK = ['EAFNOSUPPORT', 'ENETUNREACH', 'EAI_AGAIN', 'ENOTFOUND'];
 
+const NO_ROOM = "files in /workspace, /tmp and /dev/shm are in the sandbox's memory: write less, or remove some; "
+  + "the operator's settings workspace_size and tmp_size say how much there may be";
+
 const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
 
 const OWN_FILE = `the script isn't in a file: nothing is at ${FILENAME}`;
@@ -43,7 +46,10 @@ function missingFile(path, inputs, inSession) {
   return `/workspace and /tmp begin empty with every call: no file of an earlier one is there; ${search}`;
 }
 
-const PYTHONS = { print: 'console.log(...)', None: 'null', True: 'true', False: 'false', len: 'x.length', str: '`${x}`' };
+const PYTHONS = {
+  print: 'console.log(...)', None: 'null', True: 'true', False: 'false', len: 'x.length', str: '`${x}`',
+  help: "await runtime.describe('SERVER.TOOL'), or console.log(runtime)", dir: "await runtime.list_tools('SERVER')",
+};
 
 const python = (runsBoth) => (runsBoth ? 'Python runs with the tool run_python' : "Python doesn't run here");
 
@@ -108,6 +114,7 @@ function advice(error, servers, exported, start, inputs) {
   if (message === 'fetch failed' || NO_NETWORK.includes(error?.code)) {
     return 'the sandbox has no network; the servers of runtime.list_servers() are the way out';
   }
+  if (error?.code === 'ENOSPC') return NO_ROOM;
   if (error?.code === 'ERR_USE_AFTER_CLOSE' && unanswered() !== '') return NOBODY;
   if (typeof error?.path === 'string' && typeof error.syscall === 'string' && !error.syscall.startsWith('spawn')) {
     const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);

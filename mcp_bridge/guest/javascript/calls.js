@@ -143,6 +143,12 @@ class Calls {
       + `write: await ${note.shown}(...)`, note.line,
     );
   }
+
+  // What to say of an error that may come of a promise in the place of its value, or null.
+  forgottenBefore(error) {
+    if (!(error instanceof TypeError || error instanceof SyntaxError)) return null;
+    return this.notAwaited()?.message ?? null;
+  }
 }
 
 // The frames at the end of a stack. The message before them may have lines like theirs, and any length.

@@ -401,7 +401,10 @@ class Session {
   #described(error) {
     let found = null;
     try {
-      if (this.#start.advises !== false) found = advice(error, this.#servers, this.#modules.exported, this.#start, this.#inputs);
+      if (this.#start.advises !== false) {
+        found = advice(error, this.#servers, this.#modules.exported, this.#start, this.#inputs)
+          ?? this.#calls.forgottenBefore(error);
+      }
     } catch {
       // An object that resists: the error stands alone.
     }

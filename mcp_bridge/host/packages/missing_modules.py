@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
@@ -10,14 +11,24 @@ from mcp_bridge.sandbox.packages.import_names import missing_module, package_of
 from mcp_bridge.sandbox.packages.requirements import parse_requirement
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.ledger.storage.execution_store import Starter
     from mcp_bridge.sandbox.packages.cache import WheelCache
     from mcp_bridge.sandbox.packages.installer import PackageRights
 
+OF_MCP = frozenset({"mcp_runtime", "mcp_servers", "programs", "runtime", "servers"})
+"""Modules that scripts look for outside `mcp`; the guest says where they are."""
+
 
 def advice(
-    record: ExecutionRecord, rights: PackageRights, cache: WheelCache, profile: str, starter: Starter
+    record: ExecutionRecord,
+    rights: PackageRights,
+    cache: WheelCache,
+    profile: str,
+    starter: Starter,
+    servers: Collection[str],
 ) -> str | None:
     """A sentence for a script that has ended since a module isn't there; None for another failed import.
 
@@ -27,6 +38,7 @@ def advice(
         cache: Knows what packages have.
         profile: The profile in force.
         starter: Who has started it: the operator by a command, an agent by a call.
+        servers: What scripts call the servers that there are.
     """
     module = None if record.error is None else missing_module(record.error["message"])
     if module is None:
@@ -41,6 +53,9 @@ def advice(
             f"the operator's list has {name}{cached}: {way}, or, if it has no compiled modules, write"
             f" await runtime.install({name!r})"
         )
+    if module in OF_MCP or module in servers or module in sys.stdlib_module_names:
+        # It was no package that was looked for: nobody should allow one that somebody has named like it.
+        return None
     said = ""
     if (found := _profile_with(name)) is not None and found != profile:
         said = f'the operator\'s setting profile = "{found}" brings {name}; '

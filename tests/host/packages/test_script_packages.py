@@ -16,6 +16,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages
 from mcp_bridge.governance.principals import Principal
+from mcp_bridge.guest.advice import packages as guest_packages
+from mcp_bridge.host.packages.missing_modules import OF_MCP
 from mcp_bridge.ledger.log.payloads import ScriptStart, understood
 from mcp_bridge.sandbox.image.store import LABEL_SET
 from mcp_bridge.sandbox.open_driver import open_images
@@ -400,6 +402,19 @@ async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandbox
         assert "and the cache has it" in (await told("import shop"))[0]
         assert await told("raise ImportError('No module named \\'x\\n[install]\\'')") == []
         assert await told("1 / 0") == []
+
+
+async def test_nobody_is_told_to_allow_a_package_that_is_named_like_a_server_or_a_module_of_python(
+    sandboxes, git_server
+):
+    async with sandboxes.open(git_server, install=InstallSettings(allow=("shop",)), pooled=False) as bridge:
+        for module in ("git", "tkinter", *OF_MCP):
+            assert (await bridge.run(f"import {module}")).notices == [], module
+        assert 'allow = ["shop", "till"]' in (await bridge.run("import till")).notices[0]
+
+
+def test_the_modules_below_mcp_are_those_of_the_guests_advice():
+    assert set(OF_MCP) == set(guest_packages.OF_MCP)
 
 
 async def test_what_the_configuration_takes_away_holds_at_once_and_what_it_adds_does_not(index, sandboxes):
