@@ -628,6 +628,25 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     assert record["steps"][0]["output"] == "saw a"
 
 
+def test_what_was_interrupted_is_listed_however_many_run_since(desk):
+    for name, last in (("doomed", "crash"), ("meeting", "meet")):
+        desk.write(f"programs/{name}.json", {"name": name, "steps": [tool("look"), tool(last)]})
+    desk.process("program", "run", "doomed", *A).communicate(timeout=DEADLINE_SECONDS)
+    os.mkfifo(desk.folder / "meeting")
+    meeting = desk.process("program", "run", "meeting", "--context", f'{{"name": "{desk.folder}/meeting"}}')
+    # Opened at both ends: the tool is under way.
+    (desk.folder / "meeting").read_bytes()
+    try:
+        for status, program in (("interrupted", "doomed"), ("running", "meeting")):
+            rows = desk.run("execution", "list", "--status", status, "--limit", "1", "--json").json["executions"]
+            assert [row["program"] for row in rows] == [program]
+        rows = desk.run("execution", "list", "--limit", str(10**20), "--json").json["executions"]
+        assert [row["status"] for row in rows] == ["running", "interrupted"]
+    finally:
+        meeting.kill()
+        meeting.communicate()
+
+
 def in_doubt(desk, *steps):
     """The id of an execution of some steps whose process died in the tool `crash`."""
     desk.write("programs/doomed.json", {"name": "doomed", "steps": [tool("look"), tool("crash"), *steps]})

@@ -66,6 +66,9 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The execution'
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
 """Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
 
+_STORED_AS_RUNNING = frozenset({Status.RUNNING, Status.INTERRUPTED})
+"""Displayed statuses of what may be stored as running."""
+
 
 @executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
 def list_(
@@ -88,8 +91,10 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
-            executions_found = await store.executions(principal, limit, stored_statuses)
-            executions_found = [row for row in executions_found if effective_status(row) in statuses]
+            # Of those stored as running, some may be interrupted: how many have to be read isn't known before.
+            most = sys.maxsize if len(statuses & _STORED_AS_RUNNING) == 1 else min(limit, sys.maxsize)
+            executions_found = await store.executions(principal, most, stored_statuses)
+            executions_found = [row for row in executions_found if effective_status(row) in statuses][:limit]
             return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
         rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
