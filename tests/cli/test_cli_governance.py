@@ -772,7 +772,7 @@ def test_the_policies_of_principals_are_checked_as_everybodys(desk):
     desk.configure(table + 'effect = "allow"\nwhen = "$nmae == \'x\'"\n')
     shown = desk.run("policy", "check").out
     assert shown.startswith(f"warning: principals.anna: {desk.config}, line "), shown
-    assert "no tool that it is for has an argument 'nmae': did you mean $name?" in shown
+    assert shown.endswith("no tool that it is for has an argument 'nmae': did you mean $name?\n")
     desk.run("policy", "check", "--strict", code=exit_statuses.FAILED)
     for faulty, words in (
         ('effect = "program"\nprograms = ["cleen"]\n', "Did you mean clean?"),

@@ -456,6 +456,18 @@ def test_what_cannot_be_drawn_or_written_is_a_usage_error(desk):
 # --- execution ---
 
 
+def test_a_question_whose_time_is_over_is_shown_as_that(desk):
+    steps = [{"id": "ask", "type": "approval", "message": "Really?", "timeout_seconds": 1}, tool("look")]
+    desk.run("program", "run", desk.write("p.json", {"name": "p", "steps": steps}), *A, code=exit_statuses.SUSPENDED)
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    time.sleep(max(0, row["due"] - time.time()))
+    assert "ask (approval, its time is over)" in desk.run("execution", "list").out
+    shown = desk.run("execution", "show", row["id"]).out
+    resume = f"mcp-bridge --config {desk.config} execution resume {row['id'][:6]}"
+    assert f"the time for a decision on ask is over: {resume}" in shown
+    assert "waits for a person" not in shown
+
+
 def test_executions_are_listed_the_latest_first_and_by_status(desk):
     assert "No execution" in desk.run("execution", "list").out
     desk.run("program", "run", desk.write("p.json", LOOK), *A)

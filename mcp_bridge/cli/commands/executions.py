@@ -142,10 +142,14 @@ def _called(record: dict[str, Any]) -> str:
 
 
 def _waits(record: dict[str, Any]) -> str:
-    rows = record["waiting"]
-    return ", ".join(
-        f"{row['step']} ({terminal_output.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})"
-        for row in rows
+    return ", ".join(f"{row['step']} ({_waits_for(row)})" for row in record["waiting"])
+
+
+def _waits_for(row: dict[str, Any]) -> str:
+    if row["kind"] == "wait":
+        return terminal_output.moment(row.get("due"))
+    return (
+        "approval, its time is over" if row["kind"] == "approval" and terminal_output.is_late(row) else str(row["kind"])
     )
 
 
