@@ -453,6 +453,14 @@ def test_what_cannot_be_drawn_or_written_is_a_usage_error(desk):
     )
 
 
+def test_a_drawing_never_takes_the_place_of_a_program(desk):
+    file = desk.folder / "p.json"
+    desk.write(file.name, LOOK)
+    said = ["bad_argument", "may be a program", "p.svg"]
+    desk.says("program", "graph", file, "-o", file, code=exit_statuses.USAGE, words=said)
+    assert json.loads(file.read_text()) == LOOK
+
+
 # --- execution ---
 
 
