@@ -241,12 +241,21 @@ def status_of(record: Mapping[str, Any]) -> int:
     return exit_statuses.OK if record["status"] == "success" else exit_statuses.FAILED
 
 
+def is_late(waiting: Mapping[str, Any]) -> bool:
+    """Whether the time of what an execution waits for is over."""
+    return waiting.get("due") is not None and waiting["due"] <= time.time()
+
+
 def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:
     """For each thing that a suspended execution waits for, a description and the command to type."""
     lines = []
     for row in waiting:
         what = f"{escape_name(row['step'])} waits for "
         match row["kind"]:
+            case "approval" if is_late(row):
+                # Somebody may have decided in time: the execution is to be resumed in any case.
+                resume = command(f"execution resume {ident}", config)
+                lines.append(f"the time for a decision on {escape_name(row['step'])} is over: {resume}")
             case "approval":
                 words = f"approvals show {ident}.{row['effect']}"
                 lines.append(f"{what}a person: {command(words, config)}")

@@ -137,7 +137,7 @@ class Commands(TyperGroup):
             return super().main(args, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
         try:
-            status = super().main(words, standalone_mode=False, **extra)
+            status = self._answer(words, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader has closed the pipe. Buffered output must not be flushed again at exit.
@@ -157,12 +157,16 @@ class Commands(TyperGroup):
             )
         except typer.Abort:
             status = exit_statuses.INTERRUPTED
+        sys.exit(status if isinstance(status, int) else exit_statuses.OK)
+
+    def _answer(self, words: Sequence[str], **extra: Any) -> Any:
+        try:
+            return super().main(words, standalone_mode=False, **extra)
         except Exception as exc:
             # The parser's exception type has moved between versions of typer; its methods have stayed.
             if not hasattr(exc, "format_message"):
                 raise
-            status = self._complain(exc, words)
-        sys.exit(status if isinstance(status, int) else exit_statuses.OK)
+            return self._complain(exc, words)
 
     def _complain(self, exc: Any, words: Sequence[str]) -> int:
         if type(exc).__name__ == "NoArgsIsHelpError":
@@ -174,7 +178,16 @@ class Commands(TyperGroup):
         message = escaping.escape_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
         hint = escaping.escape_line(self._hint(exc, command, path, word))
-        return exit_statuses.print_error(BridgeError("usage", ended, hint=hint))
+        error = BridgeError("usage", ended, hint=hint)
+        context = getattr(exc, "ctx", None)
+        params = context.command.params if context else ()
+        if "--json" not in words or not any("--json" in param.opts for param in params):
+            return exit_statuses.print_error(error)
+        from mcp_bridge.cli.command_runner import print_json
+
+        status = exit_statuses.exit_code(error)
+        print_json(exit_statuses.error_record(error, status))
+        return status
 
     def _selected_command(self, words: Sequence[str]) -> tuple[Any, str, str]:
         """The command that the words select, its path, and the first following word that isn't an option."""

@@ -18,6 +18,7 @@ preset = "read-only"
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.rules.policy_settings import Source, read
+from mcp_bridge.policy.rules.policy_settings import UNKNOWN_SOURCE, Source, read
 from mcp_bridge.sandbox.packages.install_settings import Requirements
 from mcp_bridge.toml_files.decoding import bad_config, decode
 from mcp_bridge.toml_files.line_numbers import line_of
@@ -180,10 +181,7 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
             hint="Use another name.",
         )
     config = decode(PrincipalTable, table, file, "principals", name)
-    if file is None:
-        read(config.policy)
-    else:
-        read(config.policy, Source(str(file), lambda *path: line_of(file, "principals", name, *path)))
+    read(config.policy, policy_source(name, file))
     return Principal(
         name,
         may_approve=config.approver,
@@ -195,6 +193,11 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
         packages=config.packages,
         limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
     )
+
+
+def policy_source(name: str, file: Path | None) -> Source:
+    """Where the policy of a principal's table is written."""
+    return Source(str(file), functools.partial(line_of, file, "principals", name)) if file else UNKNOWN_SOURCE
 
 
 def check_principal_name(name: str) -> None:

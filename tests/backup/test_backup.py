@@ -610,6 +610,7 @@ def test_bad_arguments_make_nothing(till):
     for words, code in (
         (("--passphrase", "--without-keys"), "bad_argument"),
         (("--recipient", "age1nothing"), "bad_recipient"),
+        (("--recipient", "missing.pub"), "neither a file that is there"),
         (("--recipient", till.recipient[:-1] + ("p" if till.recipient.endswith("q") else "q")), "bad_recipient"),
         (("--recipient", till.identity), "bad_recipient"),
         (("--recipient", str(identity(till))), "bad_recipient"),

@@ -450,8 +450,26 @@ def test_a_nested_bridge_is_refused(setup):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("execution", "list", "--json", "--limit", "0"),
+        ("approvals", "approve", "--json"),
+        ("audit", "stats", "--json", "--nothing"),
+        ("image", "inspect", "no such image", "--json"),
+        ("image", "build", "--profile", "no such profile", "--json"),
+    ],
+)
+def test_an_error_is_json_wherever_a_commands_json_was_asked_for(setup, words):
+    ended = setup.run(*words)
+    record = json.loads(ended.stdout)
+    assert (record["status"], record["exit_code"], ended.stderr) == ("refused", ended.returncode, b"")
+    assert record["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("line", "status", "words"),
     [
+        ("replay --json >/dev/full", 1, "output_unwritable"),
         ("run - <&-", 2, "empty_code: There is no code to run."),
         ("version >/dev/full", 1, "output_unwritable: Standard output can't be written: No space left on device."),
         ("execution list --json >/dev/full", 1, "output_unwritable"),

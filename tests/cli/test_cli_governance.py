@@ -767,6 +767,23 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
     assert desk.run("policy", "check", "--strict").out == "Nothing is wrong with the policy.\n"
 
 
+def test_the_policies_of_principals_are_checked_as_everybodys(desk):
+    table = '[principals.anna.policy]\npreset = "locked"\n[[principals.anna.policy.rules]]\ntools = ["local.delete"]\n'
+    desk.configure(table + 'effect = "allow"\nwhen = "$nmae == \'x\'"\n')
+    shown = desk.run("policy", "check").out
+    assert shown.startswith(f"warning: principals.anna: {desk.config}, line "), shown
+    assert shown.endswith("no tool that it is for has an argument 'nmae': did you mean $name?\n")
+    desk.run("policy", "check", "--strict", code=exit_statuses.FAILED)
+    for faulty, words in (
+        ('effect = "program"\nprograms = ["cleen"]\n', "Did you mean clean?"),
+        ('effect = "alow"\n', "Did you mean allow?"),
+    ):
+        desk.configure(table + faulty)
+        shown = desk.run("policy", "check", code=exit_statuses.FAILED).out
+        assert words in shown
+        assert f"{desk.config}, line " in shown
+
+
 def test_what_is_wrong_elsewhere_is_a_usage_error_of_check(desk):
     desk.configure("[tools]\n")
     desk.says("policy", "check", code=exit_statuses.USAGE, words=["bad_config", "not TOML"])

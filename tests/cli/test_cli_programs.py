@@ -453,7 +453,27 @@ def test_what_cannot_be_drawn_or_written_is_a_usage_error(desk):
     )
 
 
+def test_a_drawing_never_takes_the_place_of_a_program(desk):
+    file = desk.folder / "p.json"
+    desk.write(file.name, LOOK)
+    said = ["bad_argument", "may be a program", "p.svg"]
+    desk.says("program", "graph", file, "-o", file, code=exit_statuses.USAGE, words=said)
+    assert json.loads(file.read_text()) == LOOK
+
+
 # --- execution ---
+
+
+def test_a_question_whose_time_is_over_is_shown_as_that(desk):
+    steps = [{"id": "ask", "type": "approval", "message": "Really?", "timeout_seconds": 1}, tool("look")]
+    desk.run("program", "run", desk.write("p.json", {"name": "p", "steps": steps}), *A, code=exit_statuses.SUSPENDED)
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    time.sleep(max(0, row["due"] - time.time()))
+    assert "ask (approval, its time is over)" in desk.run("execution", "list").out
+    shown = desk.run("execution", "show", row["id"]).out
+    resume = f"mcp-bridge --config {desk.config} execution resume {row['id'][:6]}"
+    assert f"the time for a decision on ask is over: {resume}" in shown
+    assert "waits for a person" not in shown
 
 
 def test_executions_are_listed_the_latest_first_and_by_status(desk):
@@ -626,6 +646,25 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     record = desk.run("execution", "resume", row["id"], "--json", code=exit_statuses.SUSPENDED).json
     assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "in_doubt")
     assert record["steps"][0]["output"] == "saw a"
+
+
+def test_what_was_interrupted_is_listed_however_many_run_since(desk):
+    for name, last in (("doomed", "crash"), ("meeting", "meet")):
+        desk.write(f"programs/{name}.json", {"name": name, "steps": [tool("look"), tool(last)]})
+    desk.process("program", "run", "doomed", *A).communicate(timeout=DEADLINE_SECONDS)
+    os.mkfifo(desk.folder / "meeting")
+    meeting = desk.process("program", "run", "meeting", "--context", f'{{"name": "{desk.folder}/meeting"}}')
+    # Opened at both ends: the tool is under way.
+    (desk.folder / "meeting").read_bytes()
+    try:
+        for status, program in (("interrupted", "doomed"), ("running", "meeting")):
+            rows = desk.run("execution", "list", "--status", status, "--limit", "1", "--json").json["executions"]
+            assert [row["program"] for row in rows] == [program]
+        rows = desk.run("execution", "list", "--limit", str(10**20), "--json").json["executions"]
+        assert [row["status"] for row in rows] == ["running", "interrupted"]
+    finally:
+        meeting.kill()
+        meeting.communicate()
 
 
 def in_doubt(desk, *steps):

@@ -206,12 +206,19 @@ def _new_passphrase() -> str:
 
 
 def _recipients(arguments: Sequence[str]) -> list[Recipient]:
-    from mcp_bridge.backup.age import Recipient
+    from mcp_bridge.backup.age import Recipient, is_private
 
     recipients = []
     for each in arguments:
         # A text that is too long for a file name isn't a file.
         named = not each.startswith("age1") and os.path.exists(each)  # noqa: PTH110
+        if not (named or each.strip().startswith("age1") or is_private(each)):
+            # Not shown: it may be a part of a private key.
+            raise BridgeError(
+                "bad_recipient",
+                "--recipient: that is neither a file that is there nor a recipient of age.",
+                hint="A recipient begins with age1, and `mcp-bridge backup-key FILE` or age-keygen prints it.",
+            )
         recipients += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
     return recipients
 

@@ -66,6 +66,9 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The execution'
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
 """Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
 
+_STORED_AS_RUNNING = frozenset({Status.RUNNING, Status.INTERRUPTED})
+"""Displayed statuses of what may be stored as running."""
+
 
 @executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
 def list_(
@@ -88,8 +91,10 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
-            executions_found = await store.executions(principal, limit, stored_statuses)
-            executions_found = [row for row in executions_found if effective_status(row) in statuses]
+            # Of those stored as running, some may be interrupted: how many have to be read isn't known before.
+            most = sys.maxsize if len(statuses & _STORED_AS_RUNNING) == 1 else min(limit, sys.maxsize)
+            executions_found = await store.executions(principal, most, stored_statuses)
+            executions_found = [row for row in executions_found if effective_status(row) in statuses][:limit]
             return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
         rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
@@ -137,10 +142,14 @@ def _called(record: dict[str, Any]) -> str:
 
 
 def _waits(record: dict[str, Any]) -> str:
-    rows = record["waiting"]
-    return ", ".join(
-        f"{row['step']} ({terminal_output.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})"
-        for row in rows
+    return ", ".join(f"{row['step']} ({_waits_for(row)})" for row in record["waiting"])
+
+
+def _waits_for(row: dict[str, Any]) -> str:
+    if row["kind"] == "wait":
+        return terminal_output.moment(row.get("due"))
+    return (
+        "approval, its time is over" if row["kind"] == "approval" and terminal_output.is_late(row) else str(row["kind"])
     )
 
 

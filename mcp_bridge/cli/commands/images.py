@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,7 +10,7 @@ import typer
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish
+from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import require_writable
@@ -58,9 +57,9 @@ def build(
                 state_dir=settings.state_dir,
             )
 
-    built = _with_engine(config or ctx.obj, work)
+    built = _with_engine(config or ctx.obj, work, as_json=as_json)
     if as_json:
-        _dump(asdict(built))
+        print_json(asdict(built))
     else:
         sys.stdout.write(f"{built.reference}\n")
 
@@ -73,9 +72,9 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     async def work(choice: RuntimeChoice, configuration: configuration_loading.Configuration) -> list[ImageInfo]:
         return await open_images(choice, configuration.settings.state_dir).images()
 
-    rows = _with_engine(config or ctx.obj, work)
+    rows = _with_engine(config or ctx.obj, work, as_json=as_json)
     if as_json:
-        _dump([asdict(row) for row in rows])
+        print_json([asdict(row) for row in rows])
         return
     if rows:
         cells = [
@@ -122,9 +121,9 @@ def inspect(
         wanted = wanted or image.image_reference(configured)
         return await image.inspect_image(open_images(choice, settings.state_dir), wanted)
 
-    facts = _with_engine(config or ctx.obj, work)
+    facts = _with_engine(config or ctx.obj, work, as_json=as_json)
     if as_json:
-        _dump(asdict(facts))
+        print_json(asdict(facts))
         return
     for name, value in asdict(facts).items():
         if name != "labels":
@@ -133,7 +132,10 @@ def inspect(
 
 
 def _with_engine(
-    config: Path | None, work: Callable[[RuntimeChoice, configuration_loading.Configuration], Awaitable[T]]
+    config: Path | None,
+    work: Callable[[RuntimeChoice, configuration_loading.Configuration], Awaitable[T]],
+    *,
+    as_json: bool,
 ) -> T:
     import anyio
 
@@ -147,8 +149,8 @@ def _with_engine(
         configuration = configuration_loading.configure(config)
         return anyio.run(both)
     except BridgeError as exc:
-        raise typer.Exit(exit_statuses.print_error(exc)) from None
-
-
-def _dump(data: object) -> None:
-    sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
+        if not as_json:
+            raise typer.Exit(exit_statuses.print_error(exc)) from None
+        status = exit_statuses.exit_code(exc)
+        print_json(exit_statuses.error_record(exc, status))
+        raise typer.Exit(status) from None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.call import StepContext
+    from mcp_bridge.policy.rules.policy_settings import Policy, Source
     from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
 
@@ -40,6 +41,15 @@ class _Read(NamedTuple):
     @property
     def has_conditions(self) -> bool:
         return any(rule.when for written in self.written for rule in written.policy.rules)
+
+
+class _Written(NamedTuple):
+    """A policy to check: its table, unless that is `[policy]`; its place; and the hashes of its programs, by name."""
+
+    table: str
+    policy: Policy
+    source: Source
+    programs: Mapping[str, str]
 
 
 def _read(loaded: Loaded) -> _Read:
@@ -122,13 +132,13 @@ def check(
     def work() -> int:
         loaded = configuration_loading.load(config or ctx.obj)
         try:
-            read = _read(loaded)
+            policies = _policies(loaded, _read(loaded))
         except BridgeError as exc:
             if not str(exc.details.get("key", "")).startswith("policy"):
                 raise
             rows = [_row("error", exc.message + (f" {exc.hint}" if exc.hint else ""), exc.details.get("line"))]
         else:
-            rows = _warnings(read, configuration_loading.configure(config or ctx.obj), start=start)
+            rows = _warnings(policies, configuration_loading.configure(config or ctx.obj), start=start)
         errors = [row for row in rows if row["level"] == "error"]
         if as_json:
             print_json({"ok": not errors, "findings": rows})
@@ -147,7 +157,33 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
     return {"level": level, "message": message, "line": line}
 
 
-def _warnings(read: _Read, configuration: configuration_loading.Configuration, *, start: bool) -> list[dict[str, Any]]:
+def _policies(loaded: Loaded, read: _Read) -> list[_Written]:
+    """The policies of the layers and of the principals, whose programs are the operator's.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    from mcp_bridge.governance.principals import load_principals, policy_source
+    from mcp_bridge.policy.rules import policy_settings
+    from mcp_bridge.policy.rules.policy_snapshot import freeze
+
+    found = [_Written("", each.policy, each.source, _hashes(each.programs)) for each in read.written]
+    hashes = found[-1].programs
+    for name, principal in load_principals(loaded.layers).items():
+        source = policy_source(name, loaded.layers[0].file)
+        written = policy_settings.read(principal.policy, source)
+        freeze(written, hashes, source)
+        found.append(_Written(f"principals.{name}: ", written, source, hashes))
+    return found
+
+
+def _hashes(programs: Mapping[str, Program]) -> dict[str, str]:
+    return {name: program.hash for name, program in programs.items()}
+
+
+def _warnings(
+    policies: Sequence[_Written], configuration: configuration_loading.Configuration, *, start: bool
+) -> list[dict[str, Any]]:
     import anyio
 
     from mcp_bridge.policy.rules.policy_warnings import warnings
@@ -155,13 +191,12 @@ def _warnings(read: _Read, configuration: configuration_loading.Configuration, *
     servers, listed, silent = anyio.run(_tools, configuration, start)
     tools = {name: [(tool_names(tool), tool.input_schema) for tool in found] for name, found in listed.items()}
     rows = []
-    for written in read.written:
-        hashes = {name: program.hash for name, program in written.programs.items()}
+    for table, written, source, programs in policies:
         rows += [
-            _row("warning", str(found), found.line)
-            for found in warnings(written.policy, written.source, programs=hashes, servers=servers, tools=tools)
+            _row("warning", f"{table}{found}", found.line)
+            for found in warnings(written, source, programs=programs, servers=servers, tools=tools)
         ]
-    if silent and any(written.policy.rules for written in read.written):
+    if silent and any(each.policy.rules for each in policies):
         why = "they could not be listed" if start else "they haven't been listed yet; --start does"
         rows.append(_row("note", f"rules weren't checked against the tools of {', '.join(silent)}: {why}.", None))
     return rows

@@ -170,7 +170,15 @@ def graph(
 
     def work() -> int:
         from mcp_bridge.cli import program_sources
+        from mcp_bridge.governance.program_files import SUFFIXES
         from mcp_bridge.views import graph as drawing
+
+        if output is not None and output.suffix.lower() in SUFFIXES and output.exists():
+            raise BridgeError(
+                "bad_argument",
+                f"--output: {output} is there, and may be a program.",
+                hint=f"Write --output {output.stem}.svg, or another name that doesn't end in {output.suffix}.",
+            )
 
         loaded = configuration_loading.load(config or ctx.obj, folder=not program_sources.is_file(program))
         parsed, _ = program_sources.one(loaded, program)

@@ -73,7 +73,10 @@ def warnings(
         for index, rule in enumerate(policy.rules):
             findings += _unknown_tools(index, rule, globs[index], servers, tools)
             findings += _unknown_arguments(index, rule, globs[index], servers, tools)
-    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in findings]
+    return [
+        PolicyWarning(f"{shown_place(path)}: {text}{'' if text.endswith('?') else '.'}", source.file, source.line(path))
+        for text, path in findings
+    ]
 
 
 def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterator[_Found]:
