@@ -11,6 +11,7 @@ from echoing_server import echoing, tool
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
+from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase
@@ -361,7 +362,9 @@ async def test_waiting_for_a_tool_is_not_the_scripts_time(bilingual):
     assert record.duration_ms > 5000
 
 
-async def test_a_call_to_a_server_that_does_not_start_fails_as_a_tool_that_fails(bilingual):
+async def test_a_call_to_a_server_that_does_not_start_fails_as_a_tool_that_fails(bilingual, monkeypatch):
+    # The second call comes within the wait, however busy the machine is.
+    monkeypatch.setattr(supervised_server, "BACKOFF_BASE", 30.0)
     record = await bilingual.run(
         {
             "python": "import mcp\nfrom mcp.servers import gone\nfor _ in range(2):\n"
