@@ -66,9 +66,6 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The execution'
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
 """Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
 
-_STORED_AS_RUNNING = frozenset({Status.RUNNING, Status.INTERRUPTED})
-"""Displayed statuses of what may be stored as running."""
-
 
 @executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
 def list_(
@@ -91,10 +88,14 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
-            # Of those stored as running, some may be interrupted: how many have to be read isn't known before.
-            most = sys.maxsize if len(statuses & _STORED_AS_RUNNING) == 1 else min(limit, sys.maxsize)
-            executions_found = await store.executions(principal, most, stored_statuses)
-            executions_found = [row for row in executions_found if effective_status(row) in statuses][:limit]
+            most = min(limit, sys.maxsize)
+            # Of those stored as running, some are interrupted: more are read while that leaves too few.
+            while True:
+                rows = await store.executions(principal, most, stored_statuses)
+                executions_found = [row for row in rows if effective_status(row) in statuses][:limit]
+                if len(executions_found) == limit or len(rows) < most:
+                    break
+                most = min(4 * most, sys.maxsize)
             return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
         rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)

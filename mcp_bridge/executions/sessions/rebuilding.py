@@ -45,11 +45,11 @@ logger = logging.getLogger(__name__)
 MAX_LOOKED = 4
 """How many cells are looked at, for each that may run again: many may have left nothing."""
 
-UNTOLD = frozenset({"cancelled", "interrupted"})
-"""How cells end of whose end nobody was told: their client had gone, or their bridge had died."""
+UNANSWERED = frozenset({"cancelled", "interrupted"})
+"""Statuses of cells that were not answered: their client had gone, or their bridge had died."""
 
-MAX_UNTOLD = 5
-"""Of how many of those cells it is told what they had called: the last ones."""
+MAX_UNANSWERED = 5
+"""How many of those cells, the last ones, have their calls listed in the next cell's notices."""
 
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
@@ -173,7 +173,7 @@ class Rebuilt(NamedTuple, Generic[S]):
         seconds: How long that took.
         as_written: Of a copy for a dry run: the executions of cells that have run without looks at values.
         otherwise: What cells of another build of the guest have shown otherwise: a clause for each.
-        untold: What the cells just before had called of whose end nobody was told: a sentence or two for each.
+        unanswered: What the cells just before that were not answered had called: a sentence or two for each.
     """
 
     sandbox: S | None
@@ -181,7 +181,7 @@ class Rebuilt(NamedTuple, Generic[S]):
     seconds: float
     as_written: frozenset[str] = frozenset()
     otherwise: tuple[str, ...] = ()
-    untold: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -280,13 +280,13 @@ class Rebuilding(Generic[S]):
             )
         if cells:
             logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
-        seconds, untold = time.monotonic() - began, await self._calls_of(left)
-        return Rebuilt(sandbox, cells, seconds, as_written, tuple(progress.otherwise.values()), tuple(untold))
+        seconds, unanswered = time.monotonic() - began, await self._calls_of(left)
+        return Rebuilt(sandbox, cells, seconds, as_written, tuple(progress.otherwise.values()), tuple(unanswered))
 
     async def _calls_of(self, left: Sequence[StoredExecution]) -> list[str]:
-        """What cells have called of whose end nobody was told. `left` as of `cells_to_rebuild`."""
+        """What cells that were not answered have called. `left` as of `cells_to_rebuild`."""
         found = []
-        for stored in left[-MAX_UNTOLD:]:
+        for stored in left[-MAX_UNANSWERED:]:
             place = Cell.of(stored)
             called = calls_so_far(CallHistory(await self._lifecycle.recorder.read(stored.id)))
             if place is not None and called:
@@ -412,7 +412,7 @@ class Rebuilding(Generic[S]):
 async def cells_to_rebuild(
     lifecycle: Lifecycle, principal: str, head: str, most: int
 ) -> tuple[list[StoredExecution], list[StoredExecution]]:
-    """The cells that the namespace of a session consists of, and those after them of whose end nobody was told.
+    """The cells that the namespace of a session consists of, and those after them that were not answered.
 
     Both the first one first, without their codes and records.
 
@@ -426,7 +426,7 @@ async def cells_to_rebuild(
         BridgeError: `session_lost`: a cell has left what can't be had again; `session_not_rebuilt`: there are more.
     """
     found: list[StoredExecution] = []
-    untold: list[StoredExecution] = []
+    unanswered: list[StoredExecution] = []
     lost: StoredExecution | None = None
     looked = 0
     async for stored in chain(lifecycle.store, principal, head):
@@ -435,8 +435,8 @@ async def cells_to_rebuild(
             case "names":
                 # Codes and records, of which one is large, are read again one by one.
                 found.append(_bare(stored))
-            case "nothing" if not found and effective_status(stored) in UNTOLD:
-                untold.append(_bare(stored))
+            case "nothing" if not found and effective_status(stored) in UNANSWERED:
+                unanswered.append(_bare(stored))
             case "lost":
                 # The first one counts: from there on it is lost.
                 lost = stored
@@ -450,7 +450,7 @@ async def cells_to_rebuild(
             )
     if lost is not None:
         raise lost_at(lost, why_lost(lost))
-    return found[::-1], untold[::-1]
+    return found[::-1], unanswered[::-1]
 
 
 def _bare(stored: StoredExecution) -> StoredExecution:

@@ -173,7 +173,7 @@ class CellRunner:
             ]
         elif rebuilt.sandbox is None and cell.number > 1:
             record.notices.append(f"the session {cell.session!r} has no names from before{skipped([], cell.number)}")
-        record.notices += rebuilt.untold
+        record.notices += rebuilt.unanswered
 
     async def _run_again(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
