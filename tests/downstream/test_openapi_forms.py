@@ -480,3 +480,11 @@ async def test_fastapi_gets_the_files_that_its_document_asks_for():
             }  # fmt: skip
             nothing = {"f": None, "more": None, "each": [], "note": None, "tags": None}
             assert await told(f=None, more=None, note=None, tags=None) == nothing
+
+
+def test_a_field_that_is_a_whole_number_is_written_as_an_integer():
+    fields = {"n": {"type": "integer"}, "all": {"type": "array", "items": {"type": "number"}}}
+    schema = {"type": "object", "properties": fields}
+    sent = parts(service(schema), n=10 / 2, all=[2.0, 2.5])
+    assert sent == [("n", None, None, b"5"), ("all", None, None, b"2"), ("all", None, None, b"2.5")]
+    assert built(service(schema, "application/x-www-form-urlencoded"), "x", n=10 / 2, all=[2.0]).content == b"n=5&all=2"

@@ -1,7 +1,7 @@
 """Arguments as requests: the styles of OpenAPI's table of examples, and what no argument can reach."""
 
 import base64
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from openapi_calls import BASE, built, compiled, document
@@ -65,6 +65,18 @@ def test_values_are_written_as_json_writes_them():
     assert built(parameter("query", "form", explode=True, allowReserved=True), "x", color="a/b?c&d=e#f").url == (
         f"{BASE}/x?color=a/b?c%26d%3De%23f"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(5.0, "5"), (-0.0, "0"), (2.0**53 - 1, "9007199254740991"), (1e20, "1e+20"), (0.1, "0.1")]
+)
+def test_a_whole_number_of_a_float_is_written_as_an_integer(value, written):
+    encoded = quote(written)
+    assert built(parameter("query", "form", explode=True), "x", color=value).url == f"{BASE}/x?color={encoded}"
+    assert built(parameter("query", "form", explode=False), "x", color=[value, 1]).url == f"{BASE}/x?color={encoded},1"
+    assert built(parameter("path", "simple", explode=False), "x", color=value).url == f"{BASE}/x{encoded}"
+    assert built(parameter("header", "simple", explode=False), "x", color=value).headers["color"] == written
+    assert built(parameter("cookie", "form", explode=True), "x", color=value).headers["cookie"] == f"color={encoded}"
 
 
 def test_a_parameter_with_content_is_json():

@@ -44,6 +44,9 @@ _MAX_DEPTH = 50
 _DECODINGS = 3
 """How often a path's value is decoded to see what it could lead to: proxies and servers each may."""
 
+_EXACT = 2**53
+"""Below it, a whole number of a float is that very integer."""
+
 _RESERVED_KEPT = ":/?[]@!$'()*,"
 """Reserved characters that `allowReserved` keeps. The others would end the parameter: `#`, `&`, `=`, `+`, `;`."""
 
@@ -204,8 +207,16 @@ def _text(name: str, value: Any) -> str:
                 f"{name}: contains a character that can't be sent there (U+0000, or half a surrogate pair)"
             )
         return value
-    if value is None:
-        return ""
+    return "" if value is None else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """What is no string as a text outside of JSON.
+
+    A whole number is an integer, as the record has it: many services take `5` for one, but not `5.0`.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        value = int(value)
     return _json(value)
 
 
@@ -552,7 +563,8 @@ def _part(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, byt
     if isinstance(value, str) and not field_plan.as_json:
         return None, value.encode(), media
     kind = media or ("application/json" if isinstance(value, (dict, list)) else None)
-    return None, _field_json(value, field_plan).encode(), kind
+    text = _field_json(value, field_plan) if field_plan.as_json else _plain(value)
+    return None, text.encode(), kind
 
 
 def _is_file(value: Any, field_plan: FieldPlan) -> bool:
