@@ -10,10 +10,13 @@ from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.near_names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.downstream.catalog.catalog import Catalog
+
+_NAMED = 3
+"""Most tools of one name that an error names."""
 
 
 def narrowed(everything: Mapping[str, str], servers: Sequence[str] | None, missing: Sequence[str]) -> dict[str, str]:
@@ -76,9 +79,13 @@ class AllowedTools:
         except BridgeError:
             if "." in name:
                 raise
-            close = nearest(name, functions)
+            close = self._listed_by(name, allowed) or nearest(name, functions)
             hint = f"Did you mean {', '.join(close)}?" if close else "A step names server.tool, or a tool of local."
             raise BridgeError("unknown_tool", f"There is no tool {name[:100]!r}.", hint=hint, nearest=close) from None
         if not tool:
             raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
         return await self.catalog.bind(server, tool)
+
+    def _listed_by(self, name: str, servers: Iterable[str]) -> list[str]:
+        """The tools of this plain name, as a step names them. No server is started for that."""
+        return [f"{server}.{name}" for server in servers if self.catalog.listed_tool(server, name)][:_NAMED]

@@ -487,6 +487,17 @@ async def test_a_denial_is_no_not_found(sandboxes, tmp_path):
         }
 
 
+async def test_a_step_that_leaves_out_the_server_is_told_the_tools_whole_name(sandboxes, tmp_path):
+    async with shop(sandboxes, tmp_path, RULES) as bridge:
+        await bridge.run_program({"steps": [step("look", "shop.see")]})
+        for name in ("remove-it", "remove_it"):
+            (row,) = (await bridge.run_program({"steps": [step("hit", name)]}))["steps"]
+            assert row["error"] == f"There is no tool {name!r}. Did you mean shop.{name}?"
+        program = {"steps": [step("hit", "remove-it")]}
+        code = f"from mcp import programs\nprint((await programs.run({program!r})).steps[0].error)"
+        assert "shop" not in printed(await bridge.run(code, servers=["local"]))
+
+
 async def test_a_planned_program_has_no_more_rights_than_another(sandboxes, tmp_path):
     plan = json.dumps({"steps": [step("hit", "shop.remove")]})
     model = {"provider": "scripted", "default_answer": plan}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -114,7 +115,7 @@ class ProgramLibrary:
         names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
         close = nearest(text, names)
         if _is_written_out(text) and not close and not _NAME_LIKE.fullmatch(text):
-            return _no_object()
+            return _no_object(_json_fault(text))
         if len(text) > MAX_NAME_CHARS:
             message = f"There is no program {text[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters."
             return BridgeError("unknown_program", message)
@@ -339,12 +340,24 @@ def _read_text(text: str) -> dict[str, Any] | None:
     return data
 
 
-def _no_object() -> BridgeError:
+def _no_object(fault: str = "") -> BridgeError:
     message = (
-        f"this text is no JSON object of at most {MAX_PARSED_CHARS} characters: a program is an object, or the name of "
-        "a saved one"
+        f"this text is no JSON object of at most {MAX_PARSED_CHARS} characters{fault}: a program is an object, or the "
+        "name of a saved one"
     )
     return _invalid([Fault("", "not_json", message)])
+
+
+def _json_fault(text: str) -> str:
+    """Where a text that begins as an object isn't JSON, in parentheses; empty for any other text."""
+    if text.lstrip().startswith("{") and len(text) <= MAX_PARSED_CHARS:
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            return f" (line {error.lineno}, column {error.colno}: {error.msg})"
+        except (ValueError, RecursionError):
+            pass
+    return ""
 
 
 def _invalid(faults: Sequence[Fault]) -> BridgeError:

@@ -224,7 +224,7 @@ class _Parser:
         if "type" not in row:
             self._fault(path, "missing_field", f"'type' is missing: {listed}")
         elif isinstance(kind, str) and kind in form.TYPES:
-            self._fault(f"{path}.type", "bad_value", f"a {kind} step can't stand here: {listed}")
+            self._fault(f"{path}.type", "bad_value", f"a step of type {kind} can't stand here: {listed}")
         else:
             self._fault(f"{path}.type", "bad_value", f"{str(kind)[:60]!r} is no type of step: {listed}")
 

@@ -145,6 +145,16 @@ async def test_a_script_may_give_a_program_as_a_text_of_json_and_of_nothing_else
     assert lines(record) == ["success", "valid", "64", "w", *refused, *refused]
 
 
+async def test_of_a_text_that_is_nearly_json_the_place_of_the_fault_is_told(sandboxes):
+    async with sandboxes.open() as bridge:
+        for text, place in (('{"steps": [\n{"id": 5 6}]}', "line 2, column 10"), ('{"steps": [', "line 1, column 12")):
+            code, says = await refusal(bridge.run_program(text))
+            assert code == "invalid_program"
+            assert place in says
+        _, says = await refusal(bridge.run_program("steps:\n  - id: w"))
+        assert "column" not in says
+
+
 CONDITIONS = {
     "parentheses": (f"{'(' * MANY}True{')' * MANY}", "characters; the limit is"),
     "parentheses within the limit of length": (f"{'(' * 4000}True{')' * 4000}", "nested deeper than"),
