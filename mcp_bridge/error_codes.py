@@ -670,7 +670,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "program_cycle": Description("Programs run each other without end.", "Break the cycle.", _COMMAND),
         "reference_in_text": Description(
             "The reference is text: at this place none is filled in.",
-            "Write what it stands for, or another program for each case."),
+            "Write what it stands for, refer to it in a later step, or write another program for each case."),
         "unknown_field": Description(
             "There is no such field here.",
             "Remove it; the message may have the nearest name."),

@@ -598,6 +598,22 @@ def test_a_reference_where_none_is_filled_in_is_warned_of():
     assert {fault.code for fault in found} == {"reference_in_text"}
 
 
+def test_a_reference_to_a_step_that_runs_at_the_same_time_is_warned_of():
+    left = TOOL | {"id": "left", "args": {"x": ["$before", "$left_over", "$$right", "$left"]}}
+    right = TOOL | {"id": "right", "args": {"x": [{"y": "of $left.name"}]}, "compensate": {"tool": "t", "args": {"z": "$right"}}}
+    asked = {"id": "asked", "type": "llm", "prompt": "$ctx.left $before", "system": "$both.left"}
+    both = {"id": "both", "type": "parallel", "max_concurrency": 1, "parallel_steps": [left, right, asked]}
+    after = TOOL | {"id": "after", "args": {"x": "$left and $both.right"}}
+    inner = {"id": "inner", "type": "program", "program": steps(both)}
+    found = program_warnings.warnings(parse(steps(TOOL | {"id": "before"}, inner, both, after)))
+    lost = [("[1].args", "left"), ("[2].system", "both")]
+    assert [(fault.path, fault.message) for fault in found] == [
+        (f"{place}.parallel_steps{where}", f"${name} has no output before all steps of 'both' have ended")
+        for place in ("steps[1].program.steps[0]", "steps[2]")
+        for where, name in lost
+    ]
+
+
 def test_an_id_that_can_be_taken_for_a_path_is_warned_of():
     odd = ["m[0]", "i/h", "charge.compensate", "a b", "two\nlines", "\x1b[2J"]
     inner = {"steps": [TOOL | {"id": "x.y"}, TOOL | {"id": "look-once"}]}

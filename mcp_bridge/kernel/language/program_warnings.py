@@ -24,6 +24,7 @@ from mcp_bridge.kernel.step_types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mcp_bridge.kernel.language.references import Template
     from mcp_bridge.kernel.step_types import Program, Step
 
 _BRACKETED = re.compile(rf"(?<!\$)\$(?:{NAME}(?:\[[0-9]+\]|{QUOTED})|{QUOTED})")
@@ -59,7 +60,7 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 def warnings(program: Program) -> tuple[Fault, ...]:
     """What is legal, and looks like a mistake: what leads nowhere, such as a step or a reference, and idle fields."""
-    found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names))
+    found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names, _concurrent))
     few = (fault for each in found for fault in itertools.islice(each, _MAX_WARNINGS))
     fields = itertools.islice(field_warnings(program.data), _MAX_WARNINGS)
     return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *few, *fields)
@@ -131,6 +132,29 @@ def _names(step: Step) -> Iterator[tuple[str, str]]:
         yield "event", step.event
     elif isinstance(step, ModelStep):
         yield from ((f"allowed_outputs[{number}]", text) for number, text in enumerate(step.allowed_outputs or ()))
+
+
+def _concurrent(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    """References within a parallel step to its own steps: none has an output there before all have ended."""
+    for place, step in _everywhere(steps):
+        if isinstance(step, ParallelStep):
+            own = {step.id, *(child.id for child in step.children)}
+            for where, child in _within(step, place):
+                for field, template in _templates(child):
+                    # Its own name may well be one of the context.
+                    if lost := sorted((own & template.roots) - {child.id}):
+                        message = f"${lost[0][:60]} has no output before all steps of {step.id[:60]!r} have ended"
+                        yield Fault(f"{where}.{field}", "reference_in_text", message)
+
+
+def _templates(step: Step) -> Iterator[tuple[str, Template]]:
+    """What is filled in before a step of a parallel step runs."""
+    if isinstance(step, ToolStep):
+        yield "args", step.args
+    elif isinstance(step, ModelStep):
+        yield "prompt", step.prompt
+        if step.system is not None:
+            yield "system", step.system
 
 
 def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
