@@ -600,7 +600,11 @@ def test_a_reference_where_none_is_filled_in_is_warned_of():
 
 def test_a_reference_to_a_step_that_runs_at_the_same_time_is_warned_of():
     left = TOOL | {"id": "left", "args": {"x": ["$before", "$left_over", "$$right", "$left"]}}
-    right = TOOL | {"id": "right", "args": {"x": [{"y": "of $left.name"}]}, "compensate": {"tool": "t", "args": {"z": "$right"}}}
+    right = TOOL | {
+        "id": "right",
+        "args": {"x": [{"y": "of $left.name"}]},
+        "compensate": {"tool": "t", "args": {"z": "$right"}},
+    }
     asked = {"id": "asked", "type": "llm", "prompt": "$ctx.left $before", "system": "$both.left"}
     both = {"id": "both", "type": "parallel", "max_concurrency": 1, "parallel_steps": [left, right, asked]}
     after = TOOL | {"id": "after", "args": {"x": "$left and $both.right"}}

@@ -213,7 +213,7 @@ def _text(name: str, value: Any) -> str:
 def _plain(value: Any) -> str:
     """What is no string as a text outside of JSON.
 
-    A whole number is an integer, as the record has it: many services take `5` for one, but not `5.0`.
+    A whole number is an integer: many services take `5` for one, but not `5.0`.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         value = int(value)
