@@ -40,6 +40,7 @@ class ExecutionEnvironment:
         self, channel: Channel, capture: Capture, start: ExecutionStart, prepared: dict[str, Callable[[], None]]
     ) -> None:
         self._channel = channel
+        channel.on_host_gone = runner.report_threads
         self._capture = capture
         self.start = start
         self.is_keeping = False
