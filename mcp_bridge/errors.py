@@ -38,6 +38,10 @@ class ErrorRecord(TypedDict):
     traceback: NotRequired[str]
 
 
+TOO_LARGE_HINT = "Ask for less: narrow the arguments, or get it in parts if the tool can do that."
+"""A hint for an answer that is too large."""
+
+
 def joined(message: str, hint: str | None) -> str:
     """An error's message and hint as one text. After several lines, such as a list, the hint has its own."""
     if not hint:

@@ -193,3 +193,20 @@ def test_half_a_character_is_found_over_a_cut(place, monkeypatch):
     monkeypatch.setattr(jsonrpc, "_PART_BYTES", 4)
     assert jsonrpc.may_hold_surrogates(b"x" * place + b"\\ud800" + b"x" * 9)
     assert not jsonrpc.may_hold_surrogates(b"x" * place + b"\\u00e9" + b"x" * 9)
+
+
+@given(JSON, JSON)
+def test_values_are_the_same_json_if_they_are_written_alike(one, other):
+    for first, second in ((one, other), (one, json.loads(json.dumps(one)))):
+        written = [json.dumps(value, sort_keys=True) for value in (first, second)]
+        assert large_json.is_same_json(first, second) is (written[0] == written[1])
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (0, False), (1, 1.0), ({"a": [1]}, {"a": [True]})])
+def test_values_that_python_takes_for_equal_may_be_another_json(one, other):
+    assert one == other
+    assert not large_json.is_same_json(one, other)
+
+
+def test_the_order_of_names_makes_no_other_json():
+    assert large_json.is_same_json({"a": 1, "b": [True]}, {"b": [True], "a": 1})

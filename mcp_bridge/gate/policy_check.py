@@ -26,6 +26,7 @@ from mcp_bridge.gate.planned_calls import (
     listing_hash,
 )
 from mcp_bridge.governance.tool_names import tool_names
+from mcp_bridge.large_json import is_same_json
 from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import is_large, off_loop
 from mcp_bridge.policy.rules.call import Call
@@ -102,7 +103,7 @@ class Admitted:
 
     def intent(self) -> ToolIntent:
         """The call, as it is recorded before it is made."""
-        sent = None if self.recorded is self.asked or self.recorded == self.asked else self.recorded
+        sent = None if is_same_json(self.recorded, self.asked) else self.recorded
         return ToolIntent(str(self.names), self.asked, sent=sent, rules=self.decision.counts)
 
 
@@ -342,11 +343,11 @@ class Admission:
             return False
         if "filled" not in agreed:
             # Version 0.1.0 neither filled in defaults nor resolved the names in programs.
-            return bool(agreed.get("arguments") == case.asked)
-        return bool(
+            return is_same_json(agreed.get("arguments"), case.asked)
+        return (
             agreed["tool"] == str(case.names)
-            and agreed["arguments"] == case.recorded
-            and agreed.get("announced", {}) == case.announced
+            and is_same_json(agreed["arguments"], case.recorded)
+            and is_same_json(agreed.get("announced", {}), case.announced)
         )
 
     async def _ask(

@@ -153,6 +153,7 @@ class Channel:
         self._collected: list[bytes] = []
         self._next_id = 0
         self._forward: Callable[[bytes], bool] | None = None
+        self.on_host_gone: Callable[[], None] = lambda: None
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
         self.is_between = False
@@ -379,7 +380,10 @@ class Channel:
             loop: The running event loop that has read it, or None.
         """
         if not chunk:
-            os._exit(sandbox_exits.HOST_GONE)
+            try:
+                self.on_host_gone()
+            finally:
+                os._exit(sandbox_exits.HOST_GONE)
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):

@@ -40,6 +40,7 @@ class ExecutionEnvironment:
         self, channel: Channel, capture: Capture, start: ExecutionStart, prepared: dict[str, Callable[[], None]]
     ) -> None:
         self._channel = channel
+        channel.on_host_gone = runner.report_threads
         self._capture = capture
         self.start = start
         self.is_keeping = False
@@ -142,7 +143,11 @@ class ExecutionEnvironment:
         from mcp_bridge.guest.advice import advice, script_environment
 
         start = self.start
-        kept = [name for name in sys.modules["__main__"].__dict__ if isinstance(name, str)] if start.cell else None
+        kept = (
+            [name for name in getattr(sys.modules.get("__main__"), "__dict__", {}) if isinstance(name, str)]
+            if start.cell
+            else None
+        )
         environment = script_environment.ScriptEnvironment(
             start.code.removeprefix(runner.BYTE_ORDER_MARK),
             start.servers,

@@ -66,8 +66,8 @@ class UnawaitedCalls:
             raise NotAwaitedError(self.unawaited_note() or "", line)
         for shown, place in self._forgotten:
             raise NotAwaitedError(_not_awaited(shown, place), place)
-        # A coroutine in a variable isn't garbage-collected.
-        for value in list(sys.modules["__main__"].__dict__.values()):
+        # A coroutine in a variable isn't garbage-collected. A script may have emptied the table of modules.
+        for value in list(getattr(sys.modules.get("__main__"), "__dict__", {}).values()):
             if type(value) is types.CoroutineType and _is_unstarted(value):
                 value.close()
                 raise NotAwaitedError(_not_awaited(value.__qualname__, None))

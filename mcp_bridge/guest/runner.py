@@ -27,6 +27,8 @@ NOTE_CHARS = 60
 MAX_FRAMES = 10_000
 """Most frames of one traceback that are described. Each takes 20 µs, and a recursion without end may have a million."""
 
+_THREADS_SHOWN = 5
+
 LEAST_RECURSION = 1000
 """Python's own default."""
 
@@ -59,10 +61,14 @@ class Source:
     last_line: int | None = None
     """The line of the expression whose value is shown."""
 
+    has_run = False
+    """Whether the code has run to its end, and is only waited for threads of it."""
+
     def __init__(self, code: str, filename: str = FILENAME) -> None:
         self.code = code.removeprefix(BYTE_ORDER_MARK)
         self.filename = Source.running = filename
         Source.last_line = None
+        Source.has_run = False
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
         """The script's text."""
@@ -231,7 +237,24 @@ def _end_threads() -> None:
     Uses the interpreter's own function, which also stops the idle threads of executors that were not shut down.
     """
     if (threading := sys.modules.get("threading")) is not None:
-        threading._shutdown()  # noqa: SLF001
+        Source.has_run = True
+        try:
+            threading._shutdown()  # noqa: SLF001
+        finally:
+            Source.has_run = False
+
+
+def report_threads() -> None:
+    """Say on standard error that threads of the script still run, if its time is up while it is waited for them."""
+    threading = sys.modules.get("threading")
+    if threading is None or not Source.has_run:
+        return
+    own = threading.main_thread()
+    names = [str(thread.name) for thread in threading.enumerate() if not thread.daemon and thread is not own]
+    if names:
+        shown = ", ".join(names[:_THREADS_SHOWN]) + (", …" if len(names) > _THREADS_SHOWN else "")
+        said = f"The code has run to its end, but {len(names)} of its threads still run: {shown}"
+        os.write(2, f"{said}; let them end, or start them with daemon=True\n".encode(errors="backslashreplace"))
 
 
 def _exit_outcome(exc: SystemExit) -> Outcome:

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import TOO_LARGE_HINT, BridgeError
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.host.frame_writer import FrameWriter
 from mcp_bridge.offload import LARGE_CHARS, is_large, on_thread
@@ -620,13 +620,15 @@ class HostChannel:
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:
             return BridgeError(
-                "too_many_calls", f"This run has made {self._limits.total} requests.", hint="Raise max_calls."
+                "too_many_calls",
+                f"This run has made {self._limits.total} requests.",
+                hint="Go on in another run, make fewer calls, or have the operator raise max_calls.",
             )
         if self._size > self._limits.size:
             return BridgeError(
                 "calls_too_large",
                 f"This run's requests are over {self._limits.size} bytes.",
-                hint="Raise max_call_size.",
+                hint="Go on in another run, pass less, or have the operator raise max_call_size.",
             )
         return None
 
@@ -684,4 +686,5 @@ def _encoded(
     except LocalMessageError as exc:
         too_large = exc.code == "frame_too_large"
         code: Code = "result_too_large" if too_large else "bad_result"
-        return jsonrpc.encode(error_response(answer.id, BridgeError(code, f"The result can't be passed on: {exc}.")))
+        error = BridgeError(code, f"The result can't be passed on: {exc}.", hint=TOO_LARGE_HINT if too_large else None)
+        return jsonrpc.encode(error_response(answer.id, error))

@@ -287,7 +287,8 @@ class SandboxRun:
         except WireError as exc:
             self._end("protocol_error", exc.code, f"The sandbox sent what is no message: {exc}.", exc.excerpt)
         except TooManyRequestsError as exc:
-            self._end("call_limit", "too_many_calls", str(exc), "Raise max_calls or max_call_size.")
+            hint = "Make fewer and smaller calls, or have the operator raise max_calls or max_call_size."
+            self._end("call_limit", "too_many_calls", str(exc), hint)
         except OutputLimitError as exc:
             self._over_output(exc)
         return None

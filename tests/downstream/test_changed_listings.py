@@ -81,6 +81,21 @@ async def test_a_tool_that_changes_between_the_decision_and_the_call_is_not_call
         assert shop.reached == ["pay"]
 
 
+@pytest.mark.parametrize("keyword", ["default", "const"])
+async def test_a_tool_with_true_where_it_had_1_is_another_one(shop, keyword):
+    def pay(value):
+        return PAY | {"inputSchema": {"type": "object", "properties": {"amount": {keyword: value}}}}
+
+    shop.lists(pay(1))
+    async with Fleet([shop.spec]) as fleet:
+        server = fleet.server("shop")
+        decided = await server.listed("pay")
+        shop.lists(pay(True))  # noqa: FBT003 - JSON
+        await announced(server)
+        assert (await refused(server.call_tool, decided, {})).code == "tool_changed"
+        assert shop.reached == []
+
+
 async def test_a_tool_that_changes_while_the_server_is_started_again_is_not_called(shop):
     async with Fleet([shop.spec]) as fleet:
         server = fleet.server("shop")

@@ -661,6 +661,7 @@ async def test_a_result_over_the_limit_is_refused_and_the_server_stays():
         pid = await value(fleet, "faulty", "pid")
         error = await failure(fleet, "faulty", "big", {"bytes": 5_000_000})
         assert (error.code, error.details["limit"]) == ("result_too_large", 100_000)
+        assert error.hint.startswith("Ask for less: narrow the arguments")
         assert await value(fleet, "faulty", "pid") == pid
 
 

@@ -547,15 +547,18 @@ async def test_a_rule_sees_the_defaults_of_a_registered_tools_signature(opens):
         assert record["output"] == "/ False None"
 
 
-async def test_what_was_approved_is_not_called_once_its_default_is_another(opens):
-    careful = tool("wipe", ["path"], path=TEXT, recursive={"type": "boolean", "default": False})
-    async with opens(careful, rules=[rule("approve")]) as bank:
+@pytest.mark.parametrize(("before", "after"), [(False, True), (1, True), (0, False), (1, 1.0)])
+async def test_what_was_approved_is_not_called_once_its_default_is_another(opens, before, after):
+    def wipe(default):
+        return tool("wipe", ["path"], path=TEXT, recursive={"default": default})
+
+    async with opens(wipe(before), rules=[rule("approve")]) as bank:
         record = await bank.calls("bank.wipe", {"path": "/"})
         (question,) = await approval_requests(bank.bridge.programs.store, LOCAL_PRINCIPAL.name)
         assert question.question["arguments"] == {"path": "/"}
-        assert question.question["announced"] == {"recursive": False}
+        assert question.question["announced"] == {"recursive": before}
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
-        bank.lists(WIPE)
+        bank.lists(wipe(after))
     async with opens(rules=[rule("approve")]) as bank:
         again = await bank.bridge.resume_execution(record["trace_id"])
         assert again["code"] == "approval_outdated"

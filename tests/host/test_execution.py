@@ -340,6 +340,23 @@ OVER = {
 }  # fmt: skip
 
 
+async def test_threads_for_which_a_script_is_waited_until_its_time_is_up_are_named(bridge):
+    code = """
+import threading
+for name in ("poller", "reader"):
+    threading.Thread(target=threading.Event().wait, name=name).start()
+threading.Thread(target=threading.Event().wait, name="background", daemon=True).start()
+print("done")
+"""
+    record, busy = await bridge.all(code, "while True: pass", timeout=1)
+    assert (record.status, record.stdout) == ("timeout", b"done\n")
+    assert record.stderr.decode() == (
+        "The code has run to its end, but 2 of its threads still run: poller, reader;"
+        " let them end, or start them with daemon=True\n"
+    )
+    assert busy.stderr == b""
+
+
 async def test_a_script_over_its_time_is_ended_and_leaves_no_container(bridge):
     for name, record in zip(OVER, await bridge.all(*OVER.values(), timeout=1), strict=True):
         assert (record.status, record.exit_code) == ("timeout", 124), name
@@ -584,9 +601,12 @@ console.log(+(errors.length >= 10), ...new Set(errors.map(({{ code }}) => code))
         many = await bridge.run(code(1))
     async with bilingual.open(faulty(), max_call_size=100_000) as bridge:
         large = await bridge.run(code(20_000))
-    assert printed(many).startswith("1 too_many_calls This run has made 10 requests. Raise max_calls.")
+    assert printed(many).startswith(
+        "1 too_many_calls This run has made 10 requests."
+        " Go on in another run, make fewer calls, or have the operator raise max_calls."
+    )
     assert printed(large).startswith("1 calls_too_large ")
-    assert "max_call_size" in printed(large)
+    assert "pass less, or have the operator raise max_call_size" in printed(large)
 
 
 async def test_a_script_that_goes_on_after_that_is_ended(bilingual):

@@ -426,6 +426,27 @@ async def test_a_cell_that_replaces_the_languages_own_json_leaves_the_next_ones_
         assert (await cells("import { faulty } from 'mcp/servers'", servers=[], timeout=5)).status == "error"
 
 
+@pytest.mark.parametrize(
+    ("replace", "told", "back"),
+    [
+        ("const kept = []; console.log = (...a) => kept.push(a)", "console.log", "console.log = console.info"),
+        ("globalThis.console = { log() {} }", "console", "console = process.getBuiltinModule('node:console')"),
+    ],
+)
+async def test_a_cell_that_leaves_another_console_is_told_where_what_is_printed_goes(both, replace, told, back):
+    said = f"{told} is another one now: what cells of this session print goes there; write: {back}\n"
+    async with opened(both) as cells:
+        first = await well(cells, f"{replace}; 1")
+        silent = await well(cells, "console.log(5)")
+        assert [(record.stdout, record.stderr.decode()) for record in (first, silent)] == [(b"", said)] * 2
+        again = await well(cells, f"{back}; console.log(6)")
+        assert (again.stdout, again.stderr) == (b"6\n", b"")
+        tee = await well(cells, "const { log } = console; console.log = (...a) => log('>', ...a); console.log(7)")
+        assert (tee.stdout, tee.stderr) == (b"> 7\n", b"")
+        put_away(cells)
+        assert (await well(cells, "console.log(8)")).session["rebuilt"] == 4
+
+
 async def test_a_node_that_ends_prints_nothing_of_its_own(both):
     async with opened(both) as cells:
         await well(cells, "var x = 1")

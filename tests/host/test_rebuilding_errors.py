@@ -126,7 +126,8 @@ async def test_what_is_told_of_a_long_output_shows_where_it_is_another(bilingual
         assert number in was
         assert number not in now
         assert {len(was), len(now)} == {502}
-        assert f"was {was}, and is {now}" in error.message
+        assert f"was {was!r}, and is {now!r}" in error.message
+        assert "\n" not in error.message
 
 
 ADVISED = {

@@ -135,6 +135,7 @@ async def test_a_time_out_interrupts_the_cell_and_the_session_goes_on(sandboxes,
         record = await cells(code, timeout=1)
         assert (record.status, record.exit_code, record.error["code"]) == ("timeout", 124, "script_timeout")
         assert record.session == {"name": "s", "cell": 2, "interrupted": True}
+        assert ("its threads still run" in record.stderr.decode()) is ("Thread" in code)
         after = await cells("from mcp.servers import faulty\nx, await faulty.echo('y')")
         assert (after.value, after.session) == ("(1, 'y')", {"name": "s", "cell": 3})
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.argument_faults import cut, faults_of
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
+from mcp_bridge.downstream.catalog.schema_faults import LargeSchemaError, schema_faults
 from mcp_bridge.downstream.catalog.schema_types import MAX_REFERENCE_CHARS
 from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT, evaluated, note_unknown, three_valued
 from mcp_bridge.offload import is_large, on_thread
@@ -47,7 +48,7 @@ MAX_STEPS = 500_000
 _LEAST_STEPS = 20_000
 _STEPS_A_VALUE = 10
 
-# A schema with more text or values is compiled on a thread: validating 1000 characters takes 8 ms.
+# A schema with more text or values is compiled on a thread: validating 1000 characters takes up to 8 ms.
 _QUICK_SCHEMA_CHARS = 2_000
 _QUICK_SCHEMA_VALUES = 200
 
@@ -239,25 +240,19 @@ def _compile(schema: dict[str, Any]) -> Validator:
 
 def _repaired(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
     """The schema without its invalid parts, if these say nothing about types; else raises UncheckedError."""
-    # Formats aren't validated: a regex that Python can't compile would make the whole schema invalid.
-    meta = kind(kind.META_SCHEMA)
     for _ in range(_REPAIRS):
-        faults = _schema_faults(meta, schema)
+        try:
+            faults = schema_faults(kind, schema, _FAULTS_REPAIRED)
+        except LargeSchemaError:
+            raise UncheckedError(
+                "it is too large for a schema of its dialect; that of 2020-12 has no such limit"
+            ) from None
         if not faults:
             return schema
         schema = json.loads(json.dumps(schema))
         for path in faults:
             _repair(schema, path)
     raise UncheckedError("it has too many faults")
-
-
-def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
-    paths: list[tuple[Any, ...]] = []
-    for error in meta.iter_errors(schema):
-        paths.append(tuple(error.absolute_path))
-        if len(paths) > _FAULTS_REPAIRED:
-            break
-    return paths
 
 
 # Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
@@ -321,7 +316,7 @@ def _repair(schema: Any, path: tuple[Any, ...]) -> None:
 
 def _is_name(path: tuple[Any, ...], depth: int) -> bool:
     """Whether a path component is a property name and not a keyword."""
-    return depth > 0 and path[depth - 1] in {"properties", "$defs", "definitions", "dependentSchemas"}
+    return depth > 0 and path[depth - 1] in {"properties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 
 
 def _repair_type(node: dict[str, Any]) -> bool:

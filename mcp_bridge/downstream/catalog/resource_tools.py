@@ -66,7 +66,7 @@ _OUTPUT: dict[Method, dict[str, Any] | None] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResourceTool(ToolInfo):
     """A tool that the bridge has added to a server.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from mcp_bridge.downstream.catalog.aliases import assign
+from mcp_bridge.large_json import is_same_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolInfo:
+class ToolInfo:  # noqa: PLW1641 - a schema is a dictionary, which has no hash
     """A tool as its server describes it, with its names in Python.
 
     Attributes:
@@ -33,6 +34,14 @@ class ToolInfo:
     input_schema: dict[str, Any] = field(default_factory=dict)
     output_schema: dict[str, Any] | None = None
     annotations: dict[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        # A default or a constant that was 1 and is `true` now is another one.
+        return self is other or (
+            isinstance(other, ToolInfo)
+            and type(self) is type(other)
+            and all(is_same_json(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        )
 
     def record(self) -> dict[str, Any]:
         """The tool as a JSON object."""

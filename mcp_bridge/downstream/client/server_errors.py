@@ -19,7 +19,7 @@ import anyio
 from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import TOO_LARGE_HINT, BridgeError
 from mcp_bridge.escaping import escape_name
 
 if TYPE_CHECKING:
@@ -547,9 +547,9 @@ def _replaced(spec: ServerSpec, tool: ToolInfo, data: object, limit: int) -> Bri
         return None
     if data.parts:
         message = f"{what} answered more than {data.parts}, the limit."
-        return error(spec, "result_too_large", message, tool=tool.name, limit=data.parts)
+        return error(spec, "result_too_large", message, hint=TOO_LARGE_HINT, tool=tool.name, limit=data.parts)
     message = f"{what} answered {data.size} bytes; the limit is {limit}."
-    return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
+    return error(spec, "result_too_large", message, hint=TOO_LARGE_HINT, tool=tool.name, limit=limit)
 
 
 def _exit(connection: ServerConnection) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import anyio
 
 from mcp_bridge.executions.readiness import PROGRAM
+from mcp_bridge.large_json import is_same_json
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ async def park_call(run: HoldsCalls, call: CallRecorder, held: HeldCall, pause: 
 
 def is_same(question: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two questions are about the same call of a script, with the same arguments."""
-    return all(question.get(name) == other.get(name) for name in ("call", "tool", "arguments", "announced"))
+    return all(is_same_json(question.get(name), other.get(name)) for name in ("call", "tool", "arguments", "announced"))
 
 
 async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall], tool: str) -> list[WaitingRow]:

@@ -263,6 +263,11 @@ class Scripts:
         if isinstance(result, ActiveScript):
             result = await self._run(result)
         record = result if isinstance(result, ExecutionRecord) else _stored_record(result)
+        if not isinstance(result, ExecutionRecord) and not job.dry_run and waits_for_plan(result.record or {}):
+            record.notices.append(
+                "nothing was run: this is the answer of the dry run again, on whose list a person has not decided yet; "
+                "once they have, send the same code"
+            )
         record.is_previous_result = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
             released = await release_generated_key(self._store, record.execution, record.status)

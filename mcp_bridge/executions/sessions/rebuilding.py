@@ -394,7 +394,7 @@ class Rebuilding(Generic[S]):
             sandbox.end()
             raise
         if found is not None and again.is_of_other_rendering(found, record.error):
-            was, now = _sides(found)
+            was, now = map(_in_one_line, _sides(found))
             sides = f"was {was}, and is {now}"
             progress.otherwise[stored.id] = (
                 f"the {found.what} of the cell {again.place.number}, of another version, {sides}"
@@ -470,10 +470,11 @@ def diverged(
     """
     expected, actual = _sides(found)
     sides = {"what": found.what, "recorded": expected, "actual": actual}
+    expected, actual = _in_one_line(expected), _in_one_line(actual)
     if found.what == "input" and error is not None:
         why = f"its input isn't what it was (input_changed). {error['message']}"
         return lost_at(stored, why, "With the file put back, it is rebuilt.", **sides)
-    ended = f"; it ended so: {cut(error['message'], MAX_SIDE_CHARS)}" if error is not None else ""
+    ended = f"; it ended so: {_in_one_line(cut(error['message'], MAX_SIDE_CHARS))}" if error is not None else ""
     if found.step and found.found is None:
         why = f"its call {found.step} was {expected}, and was not made{ended}"
     elif found.step and found.expected is None:
@@ -528,6 +529,11 @@ def _sides(found: Difference) -> tuple[str, str]:
     """Both sides of a difference, as its message shows them."""
     was, now = (value if isinstance(value, str) else repr(value) for value in (found.expected, found.found))
     return shown_sides(was, now, MAX_SIDE_CHARS)
+
+
+def _in_one_line(text: str) -> str:
+    """A text within a sentence: what has line breaks, or blanks at its ends, is quoted."""
+    return repr(text) if text != text.strip() or len(text.splitlines()) > 1 else text
 
 
 async def recorded_cell(

@@ -100,6 +100,9 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
         return syntax.advice(exc, environment)
     if isinstance(exc, ModuleNotFoundError):
         return packages.missing(exc.name, environment) if exc.name else None
+    if type(exc).__name__ == "BdbQuit":
+        # A debugger that has no input quits, wherever it stands.
+        return "Nobody can debug here: use `print(...)` to see values."
     failure = trees.failure(exc, environment.code)
     if failure is None:
         return None

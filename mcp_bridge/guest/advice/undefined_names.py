@@ -44,7 +44,9 @@ IMPORTS = {
 
 SHORT = {"pd": "pandas", "np": "numpy", "plt": "matplotlib.pyplot"}
 
-OF_MCP = frozenset({"ToolError", "MCPError", "McpError", "programs", "traces"})
+OF_MCP = frozenset({
+    "ToolError", "MCPError", "McpError", "programs", "traces", "runtime", "display", "artifact", "progress",
+})  # fmt: skip
 OF_SDK = frozenset({"ClientSession", "StdioServerParameters", "stdio_client", "FastMCP", "Client", "session"})
 OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out"})
 

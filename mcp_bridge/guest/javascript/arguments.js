@@ -100,12 +100,18 @@ function named(row, args) {
   return before.length === 1 && isPlain(first) && isNamed(first) ? { values: [], names: first, options: last } : { values: before, names: {}, options: last };
 }
 
+// Whether a call was passed to `map` or the like, which calls it with a position and the array, too.
+function isOfArray([first, at, array]) {
+  return typeof at === 'number' && Array.isArray(array) && array[at] === first;
+}
+
 // The arguments that fit, by their names in JSON, and what is wrong with the others.
 function bind(row, args) {
   const given = named(row, args);
   const faults = [];
   if (given.values.length > row.params.length) {
     faults.push(`takes ${row.params.length} arguments but ${given.values.length} were given`);
+    if (isOfArray(args)) faults.push(`an array's method passes a position and the array, too; write: (item) => SERVER.${row.alias}(item)`);
   }
   const bound = {};
   given.values.slice(0, row.params.length).forEach((value, at) => {

@@ -225,6 +225,7 @@ class Session {
     process.exitCode = undefined;
     this.#calls.beginCell(start.listings ?? {});
     this.#display.begin();
+    output.beginCell();
     this.#offer(start.servers);
     if (start.is_dry) planned.prepare((error) => this.#endDry(error));
     Object.assign(source, { name: `cell-${start.cell}`, added: [] });
@@ -373,6 +374,7 @@ class Session {
       this.#unset.clear();
       for (const each of process._getActiveHandles()) each.unref?.();
       this.#channel.endCell();
+      output.reportReplaced();
       const closed = output.closed();
       this.#send(closed.length > 0 ? { ...outcome, closed } : outcome);
     });

@@ -7,6 +7,11 @@ const { writeAll } = require('./channel');
 
 let isStdinUsed = false;
 
+// As they are before a cell may replace them.
+const own = console;
+const { log } = own;
+let hasPrinted = false;
+
 // What is said of a script that waits for ever, after it has looked at standard input; otherwise nothing.
 function unanswered() {
   return isStdinUsed ? '; if for an answer on standard input: nobody can answer here, so put the value into the script' : '';
@@ -22,6 +27,24 @@ function closed() {
       return true;
     }
   });
+}
+
+function beginCell() {
+  hasPrinted = false;
+}
+
+// Say on standard error where a cell has left another `console.log`, unless something was printed: later cells have it,
+// too, and their answers would be empty for no visible reason.
+function reportReplaced() {
+  try {
+    const isOwn = globalThis.console === own;
+    if (hasPrinted || (isOwn && own.log === log)) return;
+    const instead = isOwn ? 'console.log = console.info' : "console = process.getBuiltinModule('node:console')";
+    const said = `${isOwn ? 'console.log' : 'console'} is another one now: what cells of this session print goes there`;
+    writeAll(2, Buffer.from(`${said}; write: ${instead}\n`));
+  } catch {
+    // A cell may have put anything there, or have closed its descriptors.
+  }
 }
 
 function followInput() {
@@ -49,6 +72,7 @@ function follow(channel) {
           channel.flush();
           current = fd;
         }
+        if (fd === 1) hasPrinted = true;
         let failed = null;
         try {
           writeAll(fd, chunk);
@@ -67,4 +91,4 @@ function follow(channel) {
   }
 }
 
-module.exports = { closed, follow, unanswered };
+module.exports = { beginCell, closed, follow, reportReplaced, unanswered };

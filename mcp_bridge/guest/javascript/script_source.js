@@ -47,8 +47,12 @@ function stripped(text) {
   }
 }
 
-function ofParser({ message, loc }) {
-  return new ScriptSyntaxError(message.replace(/ \(\d+:\d+\)$/, ''), loc?.line ?? null, loc ? loc.column + 1 : null);
+const EARLY = 'the code ends too early; send all of it';
+
+function ofParser({ message, loc, pos }, text) {
+  const isAtEnd = pos === text.length && message.startsWith('Unexpected token');
+  const said = isAtEnd ? `Unexpected end of input: ${EARLY}` : message.replace(/ \(\d+:\d+\)$/, '');
+  return new ScriptSyntaxError(said, loc?.line ?? null, loc ? loc.column + 1 : null);
 }
 
 const UNSUPPORTED = 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX';
@@ -76,14 +80,14 @@ function ofStripping(error, text) {
   const line = number === undefined ? null : Number(number);
   const [, shown, before] = /^(.*)\n( *)\^+$/m.exec(error.stack) ?? [];
   const column = line !== null && shown === text.split('\n')[line - 1] ? before.length + 1 : null;
-  const why = insteadOf({ code: error.code, message });
+  const why = message.endsWith("'<eof>'") ? EARLY : insteadOf({ code: error.code, message });
   return new ScriptSyntaxError(why === '' ? message : `${message}: ${why}`, line, column);
 }
 
 // Of the errors of the parser and of the stripping the one that is about what is wrong: the parser stops at the first
 // type, if there is one.
 function ofBoth(error, ofTypes, text) {
-  const [plain, typed] = [ofParser(error), ofStripping(ofTypes, text)];
+  const [plain, typed] = [ofParser(error, text), ofStripping(ofTypes, text)];
   if (ofTypes.code === UNSUPPORTED) return typed;
   return typed.line > plain.line || (typed.line === plain.line && typed.column > plain.column) ? typed : plain;
 }
@@ -110,7 +114,7 @@ function parsedModule(code, { isCell = false } = {}) {
       else error = again.error;
     } else if (tree === null) throw ofBoth(error, types.error, text);
   }
-  if (tree === null) throw ofParser(error);
+  if (tree === null) throw ofParser(error, text);
   return { tree, text };
 }
 

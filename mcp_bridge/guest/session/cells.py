@@ -134,12 +134,19 @@ class Session:
 
             runners._cancel_all_tasks(self._loop.get_loop())  # type: ignore[attr-defined]  # noqa: SLF001
         call_ids.wait_for_pools()
-        for thread in threading.enumerate():
-            if thread.daemon or thread.ident == self._main or call_ids.is_of_pool(thread):
-                continue
-            # Those of a cell that was interrupted may never end.
-            if not call_ids.is_of_earlier_cell(thread):
-                thread.join()
+        runner.Source.has_run = True
+        try:
+            for thread in threading.enumerate():
+                if thread.daemon or thread.ident == self._main or call_ids.is_of_pool(thread):
+                    continue
+                # Those of a cell that was interrupted may never end.
+                if not call_ids.is_of_earlier_cell(thread):
+                    thread.join()
+        except KeyboardInterrupt:
+            runner.report_threads()
+            raise
+        finally:
+            runner.Source.has_run = False
 
     def _register_sources(self) -> None:
         for source in self._sources.values():

@@ -59,6 +59,8 @@ async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(either
         if policy is ASKS:
             waits = await shop.run(bridge, IN_BOTH, key=key)
             assert (waits.status, waits.execution) == ("suspended", dry.execution)
+            assert any("nothing was run: this is the answer of the dry run again" in one for one in waits.notices)
+            assert not any("nothing was run" in one for one in dry.notices)
             assert shop.writes == []
         asked = await decided(bridge)
         assert asked["details"]["calls"] == [

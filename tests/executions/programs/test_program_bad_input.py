@@ -557,13 +557,13 @@ print(trace.status, len(trace.output), [(row.id, len(row.output)) for row in tra
 try:
     await mcp.traces.get(trace.trace_id)
 except mcp.MCPError as exc:
-    print(exc.code, "the limit is" in str(exc))
+    print(exc.code, "the limit is" in str(exc), "Ask for less" in str(exc))
 """,
             timeout=60,
         )
     assert lines(record) == [
         "success 7000000 [('a', 7000000), ('b', 7000000), ('c', 7000000)]",
-        "result_too_large True",
+        "result_too_large True True",
     ]
 
 

@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import answer_order, divergence
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.held_calls import HeldCall
+from mcp_bridge.executions.scripts.held_calls import HeldCall, is_same
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.gate.request_context import NO_REQUEST, RequestContext
@@ -450,3 +450,11 @@ async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_re
         assert sorted(made) == sorted(asked)
         tasks.cancel_scope.cancel()
     assert (script.programs.lent, script.hold.calls) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["arguments", "announced"])
+def test_a_question_about_1_is_not_the_one_about_true(name):
+    question = {"call": "0#1", "tool": "bank.pay", "arguments": {"urgent": 1}, "announced": {"dry": 1}}
+    other = dict.fromkeys(question[name], True)
+    assert is_same(question, dict(question))
+    assert not is_same(question, question | {name: other})
