@@ -189,7 +189,8 @@ class Interpreter(GroupExecution):
         try:
             if instruction.is_leaf:
                 lookup = level.filled if task.scope is None else level.within(task.scope)
-                self._emit(task, instruction.request(lookup), instruction.timeout)
+                arguments = instruction.effect_arguments(lookup)
+                self._emit(task, instruction.effect_kind, instruction.effect_name, arguments, instruction.timeout)
             elif isinstance(task, Group):
                 return self._spread(task)
             elif isinstance(task, Nested):
@@ -264,7 +265,7 @@ class Interpreter(GroupExecution):
             exceeded = self._exceeded_tokens(task)
             if exceeded is None:
                 task.phase = "backoff"
-                self._emit(task, ("wait", "retry", {"seconds": retry.seconds(task.attempt)}))
+                self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
                 return None
             code, message = "budget_exceeded", exceeded
         self._drop_deadline(task)
