@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from mcp_bridge.kernel.allowed_outputs import NotAllowedError, accepted, without_answer
-from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.language.references import Template, TextTooLongError, lone
 from mcp_bridge.kernel.language.step_fields import MAX_SECONDS
@@ -23,6 +22,7 @@ from mcp_bridge.kernel.values import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from mcp_bridge.kernel.events import EffectKind
     from mcp_bridge.kernel.json_parsing import Read
     from mcp_bridge.kernel.language.references import Lookup
 
