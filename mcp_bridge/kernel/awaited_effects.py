@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.events import Effect, StepResult, new
+from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, new
 from mcp_bridge.kernel.program_limits import WEIGHED_BELOW, WorkLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.kernel.program_flow import Level, Task
-    from mcp_bridge.kernel.step_types import Request
 
 
 VERSION = 2
@@ -59,8 +58,9 @@ class AwaitedEffects(WorkLimit):
     _read: Callable[[str], Any]
     """Parses texts, for the transition under way."""
 
-    def _emit(self, task: Task, request: Request, timeout: float | None = None) -> None:
-        kind, name, arguments = request
+    def _emit(
+        self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
+    ) -> None:
         self.last_effect = number = self.last_effect + 1
         effect = new(Effect, (number, kind, task.path, task.attempt, name, arguments, timeout))
         task.effect = effect

@@ -70,21 +70,19 @@ class Context:
             return self.filled
         return lambda root, path: walk(scope[root], path, of_step=False) if root in scope else self.filled(root, path)
 
-    def take_output(self, instruction: Instruction, output: Any, *, is_referable: bool = True) -> None:
-        """Keep a step's output.
+    def take_output(self, instruction: Instruction, output: Any) -> None:
+        """Keep a step's output, under its id and in the context.
 
         Args:
             instruction: The step.
             output: Its output, a normal value.
-            is_referable: Whether the output can be referred to by the step's id.
         """
-        if is_referable:
-            name = instruction.id
-            if self.program.max_stalled_steps is not None and not self.changed:
-                self.changed = name not in self.outputs or not same(self.outputs[name], output)
-            self.outputs[name] = output
-        if instruction.output_key:
-            self.context[instruction.output_key] = output
+        name, key = instruction.id, instruction.output_key
+        if self.program.max_stalled_steps is not None and not self.changed:
+            self.changed = name not in self.outputs or not same(self.outputs[name], output)
+        self.outputs[name] = output
+        if key:
+            self.context[key] = output
 
     def drop_output(self, instruction: Instruction) -> None:
         """Forget what a step gave in an earlier turn of a loop. What its `output_key` names in the context stays.

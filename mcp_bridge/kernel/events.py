@@ -175,10 +175,11 @@ def checked_outcome(outcome: Outcome, kind: EffectKind) -> Outcome:
     """
     number, status, value, code, message, usage = outcome
     if status == "ok":
+        given = value
         # Most texts are in ASCII, and so normal: they need no call.
-        if type(value) is not str or not value.isascii() or kind == "approval":
-            value = checked_value(value, kind)
-        if usage is None and value is outcome.value:
+        if type(given) is not str or not given.isascii() or kind == "approval":
+            value = checked_value(given, kind)
+        if usage is None and value is given:
             return outcome
     else:
         check_texts(code, message)

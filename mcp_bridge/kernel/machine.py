@@ -189,6 +189,7 @@ class Machine(Interpreter):
         self.pending = {}
         self.last_effect = 0
         self.reasons = {}
+        self._work_left = MAX_WORK
         self._advance(self.level)
 
     @classmethod
@@ -340,8 +341,9 @@ class Machine(Interpreter):
             state, signal = self._state_of(number), _as_pending(event.code) if signal == "pending" else signal
             _ON_SIGNAL[state][signal](self, number, event)
             return
-        assert task.effect is not None  # it waits for this one
-        kind = task.effect.kind
+        effect = task.effect
+        assert effect is not None  # it waits for this one
+        kind = effect.kind
         event = checked_outcome(event, kind)
         if signal == "pending" or (kind == "tool" and event.value == PENDING):
             signal = _as_pending(event.code)

@@ -13,7 +13,6 @@ from mcp_bridge.kernel.step_types import (
     END,
     AnyLeaf,
     ApprovalStep,
-    ConditionStep,
     Instruction,
     MapStep,
     ParallelStep,
@@ -107,7 +106,7 @@ class Level(Context):
             self.branch = False
         if instruction.chooses and (was_branch or not instruction.step.is_terminal):
             step = instruction.step
-            if isinstance(step, ConditionStep) and result.status == "success":
+            if instruction.condition is not None and result.status == "success":
                 chosen = None if result.output is None else self.program.index[result.output]
                 self._branch_to(step, chosen, as_branch=not was_branch)
                 return

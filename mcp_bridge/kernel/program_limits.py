@@ -26,7 +26,7 @@ WEIGHED_BELOW = MAX_WORK - _UNWEIGHED_STEPS
 class WorkLimit:
     """The bound on one transition: how much work may follow one event."""
 
-    _work_left = MAX_WORK
+    _work_left: int
     """Of the transition under way."""
 
     def _weigh(self, value: Any) -> None:

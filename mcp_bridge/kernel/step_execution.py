@@ -28,6 +28,7 @@ from mcp_bridge.kernel.step_types import MapStep, ModelStep, StepFailedError, Wa
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Outcome
+    from mcp_bridge.kernel.language.references import Lookup
     from mcp_bridge.kernel.program_flow import Scope
     from mcp_bridge.kernel.step_types import ConditionStep, Instruction, Step
 
@@ -50,19 +51,21 @@ class Interpreter(GroupExecution):
         """Go on until a step waits, or the level has ended. A loop, so that no program's length makes it deeper."""
         instructions = level.program.instructions
         while level.ending is None:
-            if level.position >= len(instructions):
+            position, steps, work_left = level.position, level.steps, self._work_left
+            if position >= len(instructions):
                 level.end("success")
-            elif level.steps >= level.checked_from and (exceeded := exceeded_limit(level)):
+            elif steps >= level.checked_from and (exceeded := exceeded_limit(level)):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
-            elif self._work_left < 0:
+            elif work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
             else:
-                instruction = instructions[level.position]
-                level.steps += 1
-                self._work_left -= 1
-                if instruction.is_leaf:
+                instruction = instructions[position]
+                level.steps = steps + 1
+                self._work_left = work_left - 1
+                if instruction.is_leaf and work_left:
+                    # Its first attempt needs no other look at the limits.
                     level.task = leaf = Leaf(instruction, level, level.prefix + instruction.id)
-                    result = self._attempt(leaf)
+                    result = self._ask(leaf, instruction, level.filled)
                 elif instruction.condition is not None:
                     result = self._decide(level, instruction.condition)
                 else:
@@ -79,7 +82,7 @@ class Interpreter(GroupExecution):
                 return
 
     def _begin(self, level: Level, instruction: Instruction) -> StepResult | None:
-        """Begin a level's next step, a group or a program; its result if it has one at once."""
+        """Begin a level's next step, no condition; its result if it has one at once."""
         step = instruction.step
         items: Any = []
         if isinstance(step, MapStep):
@@ -128,21 +131,22 @@ class Interpreter(GroupExecution):
 
     def _finish(self, level: Level, instruction: Instruction, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
-        status, output = result.status, result.output
+        status = result.status
         if status == "success" or status == "pending":  # noqa: PLR1714 - a tuple is made and searched
+            output = result.output
             level.take_output(instruction, output)
             if instruction.compensation is not None:
                 record_compensation(level, instruction, instruction.compensation, result, scope)
-        if status == "success":
-            self.rows.append(result)
-            level.last_output = output
-        elif status != "pending":
+            if status == "success":
+                self.rows.append(result)
+                level.last_output = output
+            elif level.owner is not None and self.version > 1:
+                # The output of a program that a step runs; the outermost one's is that of the last with `success`.
+                level.last_output = output
+        else:
             self.rows.append(result)
             if status == "skipped" and self.version > 1:
                 level.drop_output(instruction)
-        elif level.owner is not None and self.version > 1:
-            # The output of a program that a step runs; the outermost one's is that of the last step with `success`.
-            level.last_output = output
         if level.ending is not None or (level.program.max_stalled_steps is not None and ends_stalled(level)):
             return
         if status != "failed":
@@ -186,19 +190,26 @@ class Interpreter(GroupExecution):
             return self._refused(task, "too_much_at_once", _TOO_MUCH)
         if level.has_token_budget and (exceeded := self._exceeded_tokens(task)):
             return self._refused(task, "budget_exceeded", exceeded)
+        if instruction.is_leaf:
+            return self._ask(task, instruction, level.within(task.scope))
         try:
-            if instruction.is_leaf:
-                lookup = level.filled if task.scope is None else level.within(task.scope)
-                self._emit(task, instruction.request(lookup), instruction.timeout)
-            elif isinstance(task, Group):
+            if isinstance(task, Group):
                 return self._spread(task)
-            elif isinstance(task, Nested):
-                return self._call(task)
+            assert isinstance(task, Nested)  # there are no others
+            return self._call(task)
+        except TextTooLongError as exc:
+            return self._refused(task, "too_large", str(exc))
+
+    def _ask(self, task: Task, instruction: Instruction, lookup: Lookup) -> StepResult | None:
+        """Ask for a leaf's effect; the leaf's result if its values forbid that."""
+        fill = instruction.effect_arguments
+        try:
+            self._emit(task, instruction.effect_kind, instruction.effect_name, fill(lookup), instruction.timeout)
         except TextTooLongError as exc:
             return self._refused(task, "too_large", str(exc))
         except StepFailedError as exc:
             if isinstance(task.step, WaitStep):
-                self._explain(behind(task.step.seconds, level.filled))
+                self._explain(behind(task.step.seconds, task.level.filled))
             return self._refused(task, exc.code, str(exc))
         return None
 
@@ -264,7 +275,7 @@ class Interpreter(GroupExecution):
             exceeded = self._exceeded_tokens(task)
             if exceeded is None:
                 task.phase = "backoff"
-                self._emit(task, ("wait", "retry", {"seconds": retry.seconds(task.attempt)}))
+                self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
                 return None
             code, message = "budget_exceeded", exceeded
         self._drop_deadline(task)

@@ -76,7 +76,11 @@ class GroupExecution(AwaitedEffects):
         for slot, row in enumerate(rows):
             if row.status == "success" or (row.status == "skipped" and is_parallel):
                 instruction, scope, _ = group.child(slot)
-                group.level.take_output(instruction, row.output, is_referable=is_parallel)
+                if is_parallel:
+                    group.level.take_output(instruction, row.output)
+                elif instruction.output_key:
+                    # The body of a map can't be referred to by its id.
+                    group.level.context[instruction.output_key] = row.output
                 if instruction.compensation is not None and row.status == "success":
                     record_compensation(group.level, instruction, instruction.compensation, row, scope)
             elif is_parallel and self.version > 1:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from mcp_bridge.kernel.allowed_outputs import NotAllowedError, accepted, without_answer
-from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.language.references import Template, TextTooLongError, lone
 from mcp_bridge.kernel.language.step_fields import MAX_SECONDS
@@ -23,6 +22,7 @@ from mcp_bridge.kernel.values import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from mcp_bridge.kernel.events import EffectKind
     from mcp_bridge.kernel.json_parsing import Read
     from mcp_bridge.kernel.language.references import Lookup
 
@@ -34,9 +34,6 @@ Row = dict[str, Any]
 
 Targets = dict[str, int]
 """The fields of a row that name another step (`next_step`, `then`, `otherwise`), with that step's index."""
-
-Request = tuple[EffectKind, str, dict[str, Any]]
-"""Kind, name and arguments of the effect that a step asks for."""
 
 DEFAULT_MAX_STEPS = 10_000
 """Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
@@ -121,17 +118,25 @@ class LeafStep(_Step):
     """A step that asks for one effect.
 
     Attributes:
+        effect_kind: The kind of that effect.
         parses: Whether an output that is a text is parsed as JSON.
     """
 
     __slots__ = ("parses",)
 
+    effect_kind: ClassVar[EffectKind]
+
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
         self.parses: Final = row.get("parse") == "json"
 
-    def request(self, lookup: Lookup) -> Request:
-        """The effect that it asks for.
+    @property
+    def effect_name(self) -> str:
+        """The name of the effect that it asks for."""
+        return ""
+
+    def effect_arguments(self, lookup: Lookup) -> dict[str, Any]:
+        """The arguments of that effect.
 
         Args:
             lookup: Gives the values that its references stand for.
@@ -167,6 +172,7 @@ class ToolStep(LeafStep):
     __slots__ = ("args", "compensation", "tool")
 
     kind = "tool"
+    effect_kind = "tool"
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
@@ -175,8 +181,13 @@ class ToolStep(LeafStep):
         undo = row.get("compensate")
         self.compensation: Final = Compensation(undo["tool"], Template(undo.get("args", {}))) if undo else None
 
-    def request(self, lookup: Lookup) -> Request:
-        return "tool", self.tool, self.args.fill(lookup)
+    @property
+    def effect_name(self) -> str:
+        return self.tool
+
+    def effect_arguments(self, lookup: Lookup) -> dict[str, Any]:
+        arguments: dict[str, Any] = self.args.fill(lookup)
+        return arguments
 
     def output(self, value: Any, read: Read) -> Any:
         return _parsed(value, read) if self.parses else value
@@ -195,6 +206,7 @@ class ModelStep(LeafStep):
     __slots__ = ("allowed_outputs", "falls_back", "prompt", "system")
 
     kind = "llm"
+    effect_kind = "llm"
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
@@ -204,13 +216,13 @@ class ModelStep(LeafStep):
         self.allowed_outputs: Final[tuple[str, ...] | None] = None if allowed is None else tuple(allowed)
         self.falls_back: Final = row.get("on_timeout") == "fallback"
 
-    def request(self, lookup: Lookup) -> Request:
+    def effect_arguments(self, lookup: Lookup) -> dict[str, Any]:
         arguments = {"prompt": self.prompt.fill(lookup)}
         if self.system is not None and (system := self.system.fill(lookup)):
             arguments["system"] = system
         if self.allowed_outputs is not None:
             arguments["allowed_outputs"] = list(self.allowed_outputs)
-        return "llm", "", arguments
+        return arguments
 
     def output(self, value: Any, read: Read) -> Any:
         if self.allowed_outputs is not None:
@@ -256,6 +268,7 @@ class ApprovalStep(LeafStep):
     __slots__ = ("details", "message", "otherwise")
 
     kind = "approval"
+    effect_kind = "approval"
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
@@ -263,8 +276,8 @@ class ApprovalStep(LeafStep):
         self.details: Final = _template(row.get("details"))
         self.otherwise: Final = targets.get("otherwise")
 
-    def request(self, lookup: Lookup) -> Request:
-        return "approval", "", {"message": written(self.message.fill(lookup)), "details": self.details.fill(lookup)}
+    def effect_arguments(self, lookup: Lookup) -> dict[str, Any]:
+        return {"message": written(self.message.fill(lookup)), "details": self.details.fill(lookup)}
 
     def output(self, value: Any, _read: Read) -> Any:
         if not value["approved"] and self.otherwise is None:
@@ -282,17 +295,22 @@ class WaitStep(LeafStep):
     __slots__ = ("seconds",)
 
     kind = "wait"
+    effect_kind = "wait"
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
         self.seconds: Final = lone(row.get("seconds"))
 
-    def request(self, lookup: Lookup) -> Request:
+    @property
+    def effect_name(self) -> str:
+        return "wait"
+
+    def effect_arguments(self, lookup: Lookup) -> dict[str, Any]:
         seconds = self.seconds.fill(lookup)
         if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
             what = quoted(written(seconds)[:60])
             raise StepFailedError("bad_value", f"'seconds' is {what}, and no number from 0 to {MAX_SECONDS}")
-        return "wait", "wait", {"seconds": seconds}
+        return {"seconds": seconds}
 
 
 class EventStep(LeafStep):
@@ -305,13 +323,18 @@ class EventStep(LeafStep):
     __slots__ = ("event",)
 
     kind = "wait"
+    effect_kind = "event"
 
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
         self.event: Final[str] = row["event"]
 
-    def request(self, _lookup: Lookup) -> Request:
-        return "event", self.event, {}
+    @property
+    def effect_name(self) -> str:
+        return self.event
+
+    def effect_arguments(self, _lookup: Lookup) -> dict[str, Any]:
+        return {}
 
 
 class CompensationStep(LeafStep):
@@ -325,16 +348,21 @@ class CompensationStep(LeafStep):
     __slots__ = ("arguments", "tool")
 
     kind = "tool"
+    effect_kind = "tool"
 
     def __init__(self, tool: str, arguments: dict[str, Any] | None) -> None:
         super().__init__(COMPENSATION, -1, {})
         self.tool: Final = tool
         self.arguments: Final = arguments
 
-    def request(self, _lookup: Lookup) -> Request:
+    @property
+    def effect_name(self) -> str:
+        return self.tool
+
+    def effect_arguments(self, _lookup: Lookup) -> dict[str, Any]:
         if self.arguments is None:
             raise TextTooLongError
-        return "tool", self.tool, self.arguments
+        return self.arguments
 
 
 # --- steps that ask for none of their own ---
@@ -443,7 +471,8 @@ class Instruction:
         id: The step's.
         is_leaf: Whether it asks for one effect.
         condition: The step, if it is a condition, or None.
-        request: Gives the effect that a leaf asks for, as `LeafStep.request`.
+        effect_kind, effect_name: Of the effect that a leaf asks for; other steps don't have them.
+        effect_arguments: Gives the effect's arguments, as `LeafStep.effect_arguments`.
         timeout: Of that effect.
         output: Gives the step's output, as `LeafStep.output`; None where that is the effect's value.
         output_key: The step's.
@@ -456,8 +485,8 @@ class Instruction:
     """
 
     __slots__ = (
-        "after", "after_branch", "children", "chooses", "compensation", "condition", "id", "is_leaf", "output",
-        "output_key", "request", "step", "timeout", "undoes",
+        "after", "after_branch", "children", "chooses", "compensation", "condition", "effect_arguments", "effect_kind",
+        "effect_name", "id", "is_leaf", "output", "output_key", "step", "timeout", "undoes",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
@@ -466,7 +495,11 @@ class Instruction:
         self.timeout = step.timeout
         self.output_key = step.output_key
         self.is_leaf = isinstance(step, LeafStep)
-        self.request: Callable[[Lookup], Request] = step.request if isinstance(step, LeafStep) else _no_request
+        if isinstance(step, LeafStep):
+            self.effect_kind: EffectKind = step.effect_kind
+            self.effect_name = step.effect_name
+            fill: Callable[[Lookup], dict[str, Any]] = step.effect_arguments
+            self.effect_arguments = step.args.fill if isinstance(step, ToolStep) else fill
         self.output: Callable[[Any, Read], Any] | None = None
         if isinstance(step, ModelStep | ApprovalStep) or (isinstance(step, ToolStep) and step.parses):
             self.output = step.output
@@ -477,10 +510,6 @@ class Instruction:
         self.after_branch: int = END if step.next is None else step.next
         self.after: int = END if step.is_terminal else step.index + 1 if step.next is None else step.next
         self.children: tuple[Instruction, ...] = tuple(map(Instruction, step.children))
-
-
-def _no_request(_lookup: Lookup) -> Request:
-    raise AssertionError("this step asks for no effect of its own")
 
 
 class Program:

@@ -73,7 +73,7 @@ def normal(value: Any, path: str = "") -> Any:
     if value is None or kind is bool or (kind is str and value.isascii()):
         return value
     try:
-        return _normal(value, MAX_DEPTH)
+        return _normal_object(value, MAX_DEPTH) if kind is dict else _normal(value, MAX_DEPTH)
     except ValueFaultError as exc:
         raise ValueFaultError(_place(value, path, MAX_DEPTH), exc.reason) from None
 
