@@ -214,12 +214,14 @@ class Runtime {
   async describe(name, detail) {
     const result = await this.#calls.request('catalog.describe', { name, detail, with_row: true });
     if (detail === 'schema') return result.schema;
-    const server = this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`));
-    const { row } = result;
-    // The host describes a tool as Python calls it.
-    if (server === undefined || row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
-    const [, ...rest] = result.text.split('\n');
-    return [`await ${server.alias}.${signature(row, { isWhole: detail === 'full' })}: ${typescript(row.returns)}`, ...rest].join('\n');
+    // The host describes tools as Python calls them. In what an earlier build has recorded of a server there are no rows.
+    const known = result.rows ?? (result.row === undefined ? [] : [result.row]);
+    let at = 0;
+    return result.text.split('\n').map((line) => {
+      const [begun] = /^await [^.(]+\./.exec(line) ?? [];
+      const row = begun === undefined ? undefined : known[at++];
+      return row === undefined ? asCall(line) : `${begun}${signature(row, { isWhole: detail === 'full' })}: ${typescript(row.returns)}`;
+    }).join('\n');
   }
 
   // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.
