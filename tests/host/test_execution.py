@@ -1226,6 +1226,17 @@ for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 
         assert json.loads(printed(await opened.run(read))) == [{"a": 1, "b": [None, "€"]}, "other", ["k"]]
 
 
+async def test_what_a_server_says_in_its_error_gets_no_advice_on_the_sandbox(both):
+    failing = "import { ToolError } from 'mcp';\nthrow new ToolError('fetch failed', { server: 'a', tool: 'b' })"
+    async with both.open() as bridge:
+        errors = [
+            json.dumps((await bridge.run(code, language="javascript")).error)
+            for code in (failing, "await fetch('http://a.example')")
+        ]
+    assert ["fetch failed" in error for error in errors] == [True, True]
+    assert ["the sandbox has no network" in error for error in errors] == [False, True]
+
+
 async def test_javascript_reads_types_of_tools_in_typescript(both):
     word, option = {"type": "string"}, {"enum": ["a, b", "c"]}
     row = {
