@@ -1149,10 +1149,18 @@ def test_an_entry_whose_program_is_gone_is_mended_and_keeps_what_the_user_has_wr
     assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": ["serve"], "env": {"A": "1"}}}
 
 
-@pytest.mark.parametrize("words", [["/gone/mcp-bridge"], ["/gone/bin/python", "-m", "mcp_bridge"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["/gone/mcp-bridge"],
+        ["/gone/bin/python", "-m", "mcp_bridge"],
+        ["/gone/uvx", "mcp-code-bridge@latest"],
+        ["/gone/uvx", "--from", "/src/mcp-code-bridge", "mcp-bridge"],
+    ],
+)
 def test_an_entry_whose_program_is_gone_starts_the_bridge_with_the_same_configuration(user, words):
     program, *args = words
-    strict = ["--config", str(user.folder / "strict.toml")]
+    strict = ["--config", str(user.folder / "mcp-bridge")]
     user.file("cursor", json.dumps({"mcpServers": {"mine": {"command": program, "args": [*args, *strict]}}}))
     user.done("install cursor --yes")
     assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": strict}}

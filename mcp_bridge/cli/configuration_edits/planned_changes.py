@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
+
+
+_PROGRAM = re.compile(r"mcp[-_](?:code[-_])?bridge(?:[@=\[].*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +201,12 @@ def _can_be_started(entry: Any) -> bool:
 
 
 def _arguments(entry: Any) -> list[str]:
-    """What the bridge's entry starts the bridge with; nothing where something else starts the bridge."""
-    program, *words = command_line(entry)
-    if PurePath(program).name in {"mcp-bridge", "mcp-code-bridge"}:
-        return words
-    return words[2:] if words[:2] == ["-m", "mcp_bridge"] else []
+    """What the bridge's entry starts the bridge with; nothing where that is in a text for a shell."""
+    words = command_line(entry)
+    places = [
+        at
+        for at, word in enumerate(words)
+        if not word.startswith("-") and _PROGRAM.fullmatch(PurePath(word).name) and words[at - 1 : at] != ["--config"]
+    ]
+    # What a package runner is told comes before the program.
+    return words[places[-1] + 1 :] if places else []
