@@ -579,7 +579,10 @@ class Requests:
 
         def told(tools: Sequence[ToolInfo]) -> dict[str, Any]:
             if not tool_name:
-                return {"text": describe.render_all(tools, detail)}
+                rows = [describe.call_row(tool, is_whole=is_full) for tool in tools] if request.with_row else []
+                return {"text": describe.render_all(tools, detail)} | (
+                    {"rows": rows} if rows and detail != "line" else {}
+                )
             row = {"row": describe.proxy_row(tools[0], is_whole=is_full)} if request.with_row else {}
             return {"text": _TEXTS[detail](tools[0])} | row
 

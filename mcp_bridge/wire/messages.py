@@ -228,7 +228,8 @@ class CatalogSearch(NamedTuple):
 class CatalogDescribe(NamedTuple):
     """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`.
 
-    With `with_row`, the text of one tool comes with its `row`, as `CatalogTools` has it.
+    With `with_row`, the text of one tool comes with its `row`, as `CatalogTools` has it, and the signatures of a
+    server's tools with their `rows`, without `doc`.
     """
 
     name: str

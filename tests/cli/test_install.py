@@ -1146,7 +1146,55 @@ def test_an_entry_whose_program_is_gone_is_mended_and_keeps_what_the_user_has_wr
     entry = {"command": "/gone/bin/mcp-bridge", "args": ["serve"], "env": {"A": "1"}}
     user.file("cursor", json.dumps({"mcpServers": {"mine": entry}}))
     user.done("install cursor --yes")
-    assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": [], "env": {"A": "1"}}}
+    assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": ["serve"], "env": {"A": "1"}}}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["/gone/mcp-bridge"],
+        ["/gone/bin/python", "-m", "mcp_bridge"],
+        ["/gone/uvx", "mcp-code-bridge@latest"],
+        ["/gone/uvx", "--from", "/src/mcp-code-bridge", "mcp-bridge"],
+    ],
+)
+def test_an_entry_whose_program_is_gone_starts_the_bridge_with_the_same_configuration(user, words):
+    program, *args = words
+    strict = ["--config", str(user.folder / "mcp-bridge")]
+    user.file("cursor", json.dumps({"mcpServers": {"mine": {"command": program, "args": [*args, *strict]}}}))
+    user.done("install cursor --yes")
+    assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": strict}}
+
+
+@pytest.mark.parametrize("option", ["--config={}", "--config {}"])
+@pytest.mark.parametrize("program", [COMMAND, "/gone/mcp-bridge"])
+def test_servers_are_taken_over_to_the_configuration_of_the_bridge_that_the_client_starts(user, option, program):
+    other = user.folder / "other.toml"
+    other.write_text("timeout = 5\n")
+    args = option.format(other).split(" ")
+    entries = {"mine": {"command": program, "args": args}, "git": {"command": "mcp-server-git"}}
+    before = json.dumps({"mcpServers": entries})
+    user.file("cursor", before)
+    user.done("install cursor --take-over --yes")
+    assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": args}}
+    assert "git" in tomllib.loads(other.read_text())["servers"]
+    assert not user.config.exists()
+    user.done("install cursor --uninstall --yes")
+    assert "git" in user.servers("cursor")
+    assert other.read_text() == "timeout = 5\n"
+
+
+@pytest.mark.parametrize("args", [[], ["--config", "folder.toml"], ["--config", "/one/strict.toml"]])
+def test_servers_are_not_taken_over_to_a_configuration_that_the_bridge_there_does_not_have(user, args):
+    other = user.folder / "other.toml"
+    other.write_text("timeout = 5\n")
+    entries = {"mine": {"command": COMMAND, "args": args}, "git": {"command": "mcp-server-git"}}
+    path = user.file("cursor", json.dumps({"mcpServers": entries}))
+    before = path.read_text()
+    ended = user.run("--config other.toml install cursor --take-over --yes")
+    assert ended.exit_code != 0
+    assert "bad_client_config" in ended.output
+    assert (path.read_text(), other.read_text()) == (before, "timeout = 5\n")
 
 
 def test_the_configuration_that_is_named_is_named_in_the_entry(user):

@@ -1246,6 +1246,48 @@ for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 
         assert json.loads(printed(await opened.run(read))) == [{"a": 1, "b": [None, "€"]}, "other", ["k"]]
 
 
+async def test_what_a_server_says_in_its_error_gets_no_advice_on_the_sandbox(both):
+    failing = "import { ToolError } from 'mcp';\nthrow new ToolError('fetch failed', { server: 'a', tool: 'b' })"
+    async with both.open() as bridge:
+        errors = [
+            json.dumps((await bridge.run(code, language="javascript")).error)
+            for code in (failing, "await fetch('http://a.example')")
+        ]
+    assert ["fetch failed" in error for error in errors] == [True, True]
+    assert ["the sandbox has no network" in error for error in errors] == [False, True]
+
+
+async def test_javascript_reads_types_of_tools_in_typescript(both):
+    word, option = {"type": "string"}, {"enum": ["a, b", "c"]}
+    row = {
+        "type": "object",
+        "properties": {"list": {"type": "array", "items": word}, "n": {"type": ["integer", "null"]}},
+    }
+    types = {
+        "rows": ({"type": "array", "items": row}, "object(list?: string[], n?: number | null)[]"),
+        "table": ({"type": "array", "items": {"type": "array", "items": word}}, "string[][]"),
+        "mixed": ({"type": "array", "items": {"type": ["string", "boolean"]}}, "(string | boolean)[]"),
+        "options": ({"type": "array", "items": option}, "('a, b' | 'c')[]"),
+        "by_name": (
+            {"type": "object", "additionalProperties": {"type": "array", "items": word}},
+            "{[name: string]: string[]}",
+        ),
+        "flag": ({"enum": [True, "x"]}, "true | 'x'"),
+    }
+    tools = [
+        {"name": name, "inputSchema": {"type": "object", "properties": {"it": schema}, "required": ["it"]}}
+        for name, (schema, _) in types.items()
+    ]
+    code = """
+for (const detail of ["signature", "full"]) console.log(await runtime.describe("odd", detail));
+for (const name of %s) console.log(await runtime.describe(`odd.${name}`));
+"""
+    async with both.open(echoing(*tools)) as bridge:
+        shown = printed(await bridge.run(code % json.dumps(list(types)), language="javascript")).splitlines()
+    expected = [f"await odd.{name}({{it: {text}}}): string | any[] | null" for name, (_, text) in types.items()]
+    assert [line for line in shown if line.startswith("await ")] == expected * 3
+
+
 async def test_a_script_reads_all_of_a_tool_and_what_a_call_needs_in_one_of_several_ways(bilingual):
     fields = {f"field_{number}": {"type": "integer"} for number in range(20)}
     content = {"content": {"type": "string", "description": "What is to be done."}}

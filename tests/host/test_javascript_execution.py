@@ -89,6 +89,14 @@ VALUES = {
     "globalThis": None,
     "setTimeout(() => {}, 1)": None,
     "setImmediate(() => {})": None,
+    "const { PassThrough } = require('stream');\nnew PassThrough().on('data', () => {})": None,
+    "const lines = require('readline').createInterface({ input: process.stdin });\nlines.on('line', () => {})": None,
+    "new (require('worker_threads').Worker)('1', { eval: true }).on('exit', () => {})": None,
+    "const Emitter = require('events');\nclass A extends Emitter { [require('util').inspect.custom]() { return 'an A' } }\n"
+    "new A()": "an A",
+    "const Emitter = require('events');\nfunction A() {}\nA.prototype = Object.create(Emitter.prototype);\nnew A()": (
+        "EventEmitter {}"
+    ),
     "[typeof runtime, typeof mcp, typeof display, typeof artifact, typeof progress]": (
         "[ 'object', 'object', 'function', 'function', 'function' ]"
     ),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
@@ -23,7 +24,12 @@ from mcp_bridge.cli.configuration_edits.take_over import (
     servers_path,
 )
 from mcp_bridge.downstream.configuration.client_file_reading import all_settings
-from mcp_bridge.downstream.configuration.discovery import is_another_bridge, is_the_bridge, starts_the_bridge
+from mcp_bridge.downstream.configuration.discovery import (
+    command_line,
+    is_another_bridge,
+    is_the_bridge,
+    starts_the_bridge,
+)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import tool_description
 
@@ -32,6 +38,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
     from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
+
+
+_PROGRAM = re.compile(r"mcp[-_](?:code[-_])?bridge(?:[@=\[].*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +119,11 @@ def planned(
             )
         file.set((*servers, request.name), entry)
     elif started and not _can_be_started(entries[started[0]]):
-        # It was upgraded or moved. What else its entry has is the user's.
-        file.set((*servers, started[0]), entries[started[0]] | entry)
+        # It was upgraded or moved. What else its entry has is the user's, such as the configuration that it names.
+        mended = (
+            entry if request.config else bridge_entry(client.name, command, [*args, *_arguments(entries[started[0]])])
+        )
+        file.set((*servers, started[0]), entries[started[0]] | mended)
     relied_on = only[1] if only is not None else entries_at(file, servers)
     names = [*relied_on] if only is not None else present or [request.name]
     _refuse_if_not_used(client, file, {name: relied_on[name] for name in names}, tool_description.names(configured))
@@ -124,7 +136,8 @@ def planned(
         return change
     here, elsewhere = local_servers(client, file, Path.cwd(), address)
     if request.take_over:
-        move_servers(client, others, here, change, request.config or settings.user_file())
+        start = entries_at(file, servers)[started[0]] if started else None
+        move_servers(client, others, here, change, _configuration(file, start, request.config))
     elif kept_ones := list(dict.fromkeys([*others, *(name for entries in here.values() for name in entries)])):
         change.notes.append(
             f"{client.title} keeps its other servers ({configuration_loading.listed(kept_ones)}) and shows their tools"
@@ -132,6 +145,35 @@ def planned(
         )
     change.notes += servers_elsewhere(elsewhere, f"install {client.name} --take-over", "moves")
     return change
+
+
+def _configuration(file: ConfigurationFile, entry: Any, asked: Path | None) -> Path:
+    """The configuration of the bridge that the client starts: servers that were moved to another would be lost.
+
+    Args:
+        file: The client's file.
+        entry: The entry that was there; None if the bridge is added, or is reached over HTTP.
+        asked: That of `--config`.
+
+    Raises:
+        BridgeError: `bad_client_config`.
+    """
+    if entry is None:
+        return asked or settings.user_file()
+    words = [*_arguments(entry), ""]
+    named = next((words[at + 1] for at, word in enumerate(words) if word == "--config"), None)
+    named = next((word.partition("=")[2] for word in words if word.startswith("--config=")), named)
+    used = settings.user_file() if named is None else Path(named)
+    if used.is_absolute() and (asked is None or asked.resolve() == used.resolve()):
+        return used
+    said = f"with {named}" if named is not None else "without --config"
+    raise BridgeError(
+        "bad_client_config",
+        f"{file.path} starts the bridge {said}, so the servers can't be moved to"
+        f" {asked or 'its configuration: that path depends on the folder'}. Nothing was written.",
+        hint="Write the whole path of the configuration into that entry, and run the command again.",
+        file=str(file.path),
+    )
 
 
 def _refuse_if_not_used(
@@ -155,7 +197,16 @@ def _refuse_if_not_used(
 
 def _can_be_started(entry: Any) -> bool:
     """Whether the program of the bridge's entry is still there."""
-    command = entry["command"]
-    if isinstance(command, dict):
-        command = command["path"]
-    return shutil.which(command[0] if isinstance(command, list) else command) is not None
+    return shutil.which(command_line(entry)[0]) is not None
+
+
+def _arguments(entry: Any) -> list[str]:
+    """What the bridge's entry starts the bridge with; nothing where that is in a text for a shell."""
+    words = command_line(entry)
+    places = [
+        at
+        for at, word in enumerate(words)
+        if not word.startswith("-") and _PROGRAM.fullmatch(PurePath(word).name) and words[at - 1 : at] != ["--config"]
+    ]
+    # What a package runner is told comes before the program.
+    return words[places[-1] + 1 :] if places else []

@@ -260,6 +260,11 @@ def proxy_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
     return row | ({"beginnings": sig.beginnings} if sig.beginnings else {})
 
 
+def call_row(tool: ToolInfo, *, is_whole: bool = False) -> dict[str, Any]:
+    """As `proxy_row`, with what a call looks like alone."""
+    return {key: value for key, value in proxy_row(tool, is_whole=is_whole).items() if key != "doc"}
+
+
 def schemas(tool: ToolInfo) -> dict[str, Any]:
     """`{"input": …, "output": …}` as the server sent them; output is None if there is none."""
     return {"input": tool.input_schema, "output": tool.output_schema}

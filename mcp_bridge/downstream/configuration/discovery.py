@@ -569,14 +569,20 @@ def _can_be_used(entry: Any) -> bool:
 
 def starts_the_bridge(entry: Any) -> bool:
     """Whether an undecoded entry of any client's starts this bridge."""
+    words = command_line(entry)
+    return bool(words) and runs_the_bridge(words[0], words[1:])
+
+
+def command_line(entry: Any) -> list[str]:
+    """The command of an undecoded entry of any client's, and its arguments; empty if they are no texts."""
     if not isinstance(entry, dict):
-        return False
+        return []
     if isinstance(inner := entry.get("command"), dict):
         # As older versions of Zed have it.
         entry = {"command": inner.get("path"), "args": inner.get("args")}
     command, args = entry.get("command"), entry.get("args")
     words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [])]
-    return bool(words) and all(isinstance(word, str) for word in words) and runs_the_bridge(words[0], words[1:])
+    return words if all(isinstance(word, str) for word in words) else []
 
 
 def is_the_bridge(entry: Any, address: OwnAddress, environ: Mapping[str, str]) -> bool:

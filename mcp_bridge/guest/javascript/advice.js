@@ -2,6 +2,7 @@
 // Advice on mistakes that models often make: a sentence that follows the error.
 const { builtinModules } = require('node:module');
 const { FILENAME } = require('./common_js');
+const { ToolError } = require('./errors');
 const { nearest } = require('./near_names');
 const { unanswered } = require('./output');
 const { insteadOf } = require('./script_source');
@@ -61,6 +62,8 @@ function notKept(saved, name, aliases) {
 
 // `start` is what the host has sent of the script; `inputs` knows which files of the operator's there aren't.
 function advice(error, servers, exported, start, inputs) {
+  // Its message is the server's, whose network, files and modules are others.
+  if (error instanceof ToolError) return null;
   const inSession = start.cell > 0;
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;

@@ -53,15 +53,46 @@ function typesOf(shown) {
 
 const IN_TYPESCRIPT = {
   str: 'string', int: 'number', float: 'number', bool: 'boolean', None: 'null', dict: 'object', list: 'any[]', Any: 'any',
+  True: 'true', False: 'false',
 };
+const WITH_PARTS = ['list', 'dict', 'Literal'];
+const TOKENS = /'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\p{L}_][\p{L}\p{N}_]*|[^]/gu;
 
 // An annotation in TypeScript's notation.
 function typescript(shown) {
-  return shown
-    .replace(/\bLiteral\[((?:'(?:[^'\\]|\\.)*'|[^\]'])*)\]/g, (_, values) => values.replaceAll(',', ' |'))
-    .replace(/\bdict\[str, ([\w |]+)\]/g, '{[name: string]: $1}')
-    .replace(/\blist\[(\w+|…)\]/g, '$1[]')
-    .replace(/('(?:[^'\\]|\\.)*')|\b(str|int|float|bool|None|dict|list|Any)\b/g, (_, text, name) => text ?? IN_TYPESCRIPT[name]);
+  const tokens = shown.match(TOKENS) ?? [];
+  let at = 0;
+  // Whether what was read last is one of several types.
+  let isUnion = false;
+  // What follows up to the bracket that closes it, or the end.
+  function parts(separator) {
+    let [made, depth, isOneOf] = ['', 0, false];
+    for (; at < tokens.length; at += 1) {
+      const token = tokens[at];
+      if (token === '(' || token === '[') depth += 1;
+      if ((token === ')' || token === ']') && --depth < 0) break;
+      isUnion = token === '|' || (token === ',' && separator !== ',');
+      made += token === ',' && depth === 0 ? separator : part(token);
+      // The options of a list's items, and of an object's values, are within it.
+      isOneOf ||= depth === 0 && isUnion && token !== 'list' && token !== 'dict';
+    }
+    isUnion = isOneOf;
+    return made;
+  }
+  function part(token) {
+    // A field's name.
+    if (tokens[at + 1] === ':' || (tokens[at + 1] === '?' && tokens[at + 2] === ':')) return token;
+    if (tokens[at + 1] !== '[' || !WITH_PARTS.includes(token)) return Object.hasOwn(IN_TYPESCRIPT, token) ? IN_TYPESCRIPT[token] : token;
+    at += 2;
+    const inner = parts(token === 'Literal' ? ' |' : ',');
+    if (token === 'Literal') return inner;
+    if (token === 'dict') return `{[name: string]: ${inner.slice(inner.indexOf(', ') + 2)}}`;
+    return isUnion ? `(${inner})[]` : `${inner}[]`;
+  }
+  // Names of fields may have any brackets.
+  let whole = '';
+  for (; at < tokens.length; at += 1) whole += parts(',') + (tokens[at] ?? '');
+  return whole;
 }
 
 // What a call looks like. As a whole it isn't cut, and has the defaults.

@@ -1,5 +1,6 @@
 'use strict';
 // `display`, `artifact` and `progress`, and the text of the last expression's value.
+const { EventEmitter } = require('node:events');
 const fs = require('node:fs/promises');
 const path = require('node:path');
 const util = require('node:util');
@@ -27,6 +28,16 @@ const TIMERS = new Set([Timeout.prototype, Immediate.prototype]);
 const isTimer = (value) => (
   typeof value === 'object' && value !== null && !util.types.isProxy(value) && TIMERS.has(Object.getPrototypeOf(value))
 );
+
+const EMITTING = ['events', 'stream', 'fs', 'readline', 'zlib', 'crypto', 'child_process', 'worker_threads', 'net', 'http'];
+
+// Whether it is a stream, a server or another emitter of a class of Node's. Of a class of the script's, it is a value.
+function isNodesEmitter(value) {
+  if (typeof value !== 'object' || value === null || util.types.isProxy(value) || !(value instanceof EventEmitter)) return false;
+  const prototype = Object.getPrototypeOf(value);
+  const name = own(own(prototype, 'constructor') ?? {}, 'name');
+  return typeof name === 'string' && EMITTING.some((module) => require(`node:${module}`)[name]?.prototype === prototype);
+}
 
 // An image as `{type, data}`, in base64; null for anything else.
 function imageOf(value) {
@@ -182,8 +193,8 @@ class Display {
 
   // The last expression's value as text; null for undefined, or where an image was shown.
   show(value) {
-    // `process.on(...)` and `setTimeout(...)` give what tells nobody anything.
-    if (value === undefined || value === process || value === globalThis || isTimer(value)) return null;
+    // `process.on(...)`, `setTimeout(...)` and `stream.pipe(...)` give what tells nobody anything.
+    if (value === undefined || value === process || value === globalThis || isTimer(value) || isNodesEmitter(value)) return null;
     const left = this.#extracted(value, () => null);
     return Placeholder.is(left) ? null : util.inspect(left, SHOWN);
   }

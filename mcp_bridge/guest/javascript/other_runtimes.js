@@ -2,7 +2,7 @@
 // Advice on code that was written for another place: a browser, another runtime, the SDK of MCP, a shell.
 const fs = require('node:fs');
 const path = require('node:path');
-const { sameName } = require('./near_names');
+const { nearest, sameName } = require('./near_names');
 const { placeIn, source } = require('./failure_report');
 
 const ONLY_NODES = 'Node\'s own modules are there: import fs from "node:fs"';
@@ -82,6 +82,13 @@ function ofMcp(name, aliases, exported) {
   return `mcp has no '${name}'; write: import { ${server} } from "mcp/servers"; await ${server}.TOOL({...})`;
 }
 
+// A server that there isn't, taken as a part of `mcp`.
+function ofServer(error, aliases, exported) {
+  const [, name] = /\bmcp\.([\w$]+)(?:[.[])?$/.exec(before(error)) ?? [];
+  if (name === undefined || Object.hasOwn(exported.mcp ?? {}, name)) return null;
+  return `mcp has no '${name}', and there is no server of that name${nearest(name, aliases)}`;
+}
+
 // `aliases` are the servers', and `exported` what our modules export.
 function adviceForOtherRuntimes(error, message, aliases, exported) {
   const [server = 'NAME'] = aliases;
@@ -100,7 +107,7 @@ function adviceForOtherRuntimes(error, message, aliases, exported) {
   if (aliases.includes(name)) return `the default export has all servers; write: import { ${name} } from "mcp/servers"`;
   [, name] = /^mcp\.(\w+) is not a function$/.exec(message) ?? [];
   if (name !== undefined) return ofMcp(name, aliases, exported);
-  if (/^Cannot read properties of undefined /.test(message)) return ofResult(error, aliases);
+  if (/^Cannot read properties of undefined /.test(message)) return ofServer(error, aliases, exported) ?? ofResult(error, aliases);
   return null;
 }
 

@@ -6,7 +6,7 @@ const { nearest, sameName } = require('./near_names');
 const { isObject, optionsOf, signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
 const lines = require('./call_ids');
-const { MCPError } = require('./errors');
+const { MCPError, restate } = require('./errors');
 
 // Rows that print one a line.
 class Rows extends Array {
@@ -76,6 +76,9 @@ const inTypescript = (row) => ({
 
 // `git.git_log(repo_path, …) — …` as JavaScript calls it.
 const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
+
+// The host shows a tool as Python calls it.
+const asTypescript = (_, name, params, returns) => ` It is ${name}({${typescript(params)}}): ${typescript(returns)}`;
 
 const MEANT = {
   call_tool: ['call', 'execute', 'invoke', 'invoke_tool', 'run_tool', 'tool', 'use_tool'],
@@ -214,12 +217,14 @@ class Runtime {
   async describe(name, detail) {
     const result = await this.#calls.request('catalog.describe', { name, detail, with_row: true });
     if (detail === 'schema') return result.schema;
-    const server = this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`));
-    const { row } = result;
-    // The host describes a tool as Python calls it.
-    if (server === undefined || row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
-    const [, ...rest] = result.text.split('\n');
-    return [`await ${server.alias}.${signature(row, { isWhole: detail === 'full' })}: ${typescript(row.returns)}`, ...rest].join('\n');
+    // The host describes tools as Python calls them. In what an earlier build has recorded of a server there are no rows.
+    const known = result.rows ?? (result.row === undefined ? [] : [result.row]);
+    let at = 0;
+    return result.text.split('\n').map((line) => {
+      const [begun] = /^await [^.(]+\./.exec(line) ?? [];
+      const row = begun === undefined ? undefined : known[at++];
+      return row === undefined ? asCall(line) : `${begun}${signature(row, { isWhole: detail === 'full' })}: ${typescript(row.returns)}`;
+    }).join('\n');
   }
 
   // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.
@@ -231,7 +236,12 @@ class Runtime {
       throw new TypeError("call_tool() takes a server, a tool and an object; write: await runtime.call_tool('SERVER', 'TOOL', {...})");
     }
     const name = tool.startsWith(`${server}.`) ? tool.slice(server.length + 1) : tool;
-    return this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call }, signal);
+    try {
+      return await this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call }, signal);
+    } catch (error) {
+      if (error?.code === 'bad_arguments') restate(error, error.message.replace(/ It is ([^\s(]+)\((.*)\) -> (.*)$/s, asTypescript));
+      throw error;
+    }
   }
 
   // `git.git_log`, or the clients' form `mcp__git__git_log`.

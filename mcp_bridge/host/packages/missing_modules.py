@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.package_profiles import load_profile, profile_names
-from mcp_bridge.sandbox.packages.import_names import missing_module, package_of
+from mcp_bridge.sandbox.packages.import_names import NAMESPACES, missing_module, package_of
 from mcp_bridge.sandbox.packages.requirements import parse_requirement
 
 if TYPE_CHECKING:
@@ -46,16 +46,12 @@ def advice(
     name = package_of(module, cache)
     if rights.allows(name):
         cached = ", and the cache has it" if any(files.name == name for _, files in cache.modules()) else ""
-        way = (
-            f"run it with --package {name}" if starter == "operator" else f"ask for it in the call, packages=[{name!r}]"
-        )
-        return (
-            f"the operator's list has {name}{cached}: {way}, or, if it has no compiled modules, write"
-            f" await runtime.install({name!r})"
-        )
+        return f"the operator's list has {name}{cached}: {_way(name, starter)}"
     if module in OF_MCP or module in servers or module in sys.stdlib_module_names:
         # It was no package that was looked for: nobody should allow one that somebody has named like it.
         return None
+    if module in NAMESPACES:
+        return _of_namespace(module, rights, starter)
     said = ""
     if (found := _profile_with(name)) is not None and found != profile:
         said = f'the operator\'s setting profile = "{found}" brings {name}; '
@@ -64,6 +60,22 @@ def advice(
     except BridgeError as exc:
         return f"{said}{name} isn't on the operator's list. {exc.hint}"
     return None
+
+
+def _way(name: str, starter: Starter) -> str:
+    """How a package is asked for."""
+    way = f"run it with --package {name}" if starter == "operator" else f"ask for it in the call, packages=[{name!r}]"
+    return f"{way}, or, if it has no compiled modules, write await runtime.install({name!r})"
+
+
+def _of_namespace(module: str, rights: PackageRights, starter: Starter) -> str:
+    listed = {parse_requirement(entry).name for entry in rights.shown}
+    names = sorted(name for name in listed if name.startswith(f"{module}-") or name in NAMESPACES[module])
+    shared = f"several packages share the namespace {module}"
+    if not names:
+        return f"{shared}, and the operator's list has none that is named after it"
+    way = _way(names[0] if len(names) == 1 else "PACKAGE", starter)
+    return f"{shared}, and the operator's list has {', '.join(names)}: {way}"
 
 
 def _profile_with(name: str) -> str | None:

@@ -60,6 +60,21 @@ _DIFFERENT: Mapping[str, str] = MappingProxyType(
 )
 """Packages whose modules have another name than the package, of those that are asked for most."""
 
+NAMESPACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "azure": (),
+        "backports": (),
+        "google": ("protobuf",),
+        "jaraco": (),
+        "opentelemetry": (),
+        "ruamel": (),
+        "sphinxcontrib": (),
+        "zope": (),
+    }
+)
+"""Top-level modules that many packages share, whose names begin with it, and the packages of other names that have it.
+A package of exactly that name is another one, or nobody's yet."""
+
 _NOT_FOUND = re.compile(r"No module named '([A-Za-z_][A-Za-z0-9_.]{0,99})'")
 
 

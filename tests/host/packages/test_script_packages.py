@@ -404,6 +404,23 @@ async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandbox
         assert await told("1 / 0") == []
 
 
+async def test_nobody_is_told_to_allow_a_package_that_is_named_like_a_namespace_of_several(index, sandboxes):
+    async with opened(sandboxes, "zope.interface>=5", "azure-identity", "azure-storage-blob") as bridge:
+
+        async def told(code):
+            [notice] = (await bridge.run(code)).notices
+            assert "allow = [" not in notice
+            return notice
+
+        assert "the operator's list has zope-interface: ask for it in the call, packages=['zope-interface']" in (
+            await told("import zope.interface")
+        )
+        assert "has azure-identity, azure-storage-blob: ask for it in the call, packages=['PACKAGE']" in (
+            await told("from azure.identity import x")
+        )
+        assert "the operator's list has none that is named after it" in await told("from google.cloud import storage")
+
+
 async def test_nobody_is_told_to_allow_a_package_that_is_named_like_a_server_or_a_module_of_python(
     sandboxes, git_server
 ):
