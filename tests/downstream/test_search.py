@@ -2,6 +2,8 @@
 
 import functools
 import json
+import math
+import operator
 import os
 import statistics
 import subprocess
@@ -11,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tool_search import found as found_by_kind
 from tool_search import queries, sets
 from tool_search import tools as real_tools
@@ -18,17 +22,20 @@ from tool_search import tools as real_tools
 from mcp_bridge import large_json
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
+from mcp_bridge.downstream.search import index as index_module
 from mcp_bridge.downstream.search import index_cache as store_module
 from mcp_bridge.downstream.search import search as search_module
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
-from mcp_bridge.downstream.search.associations import Associations, ToolKey, associations
+from mcp_bridge.downstream.search.documents import FIELDS
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.index_cache import IndexStore
+from mcp_bridge.downstream.search.learnt_tools import LearntTools, ToolKey, learnt_tools
 from mcp_bridge.downstream.search.phrasings import Phrasings, phrasings
 from mcp_bridge.downstream.search.query import concepts, query_words
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.synonyms import thesaurus
+from mcp_bridge.downstream.search.word_vectors import WORDS_OF_FIELD, ToolVectors, WordVectors, from_bytes, to_bytes, word_vectors
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 
@@ -53,6 +60,11 @@ TOOLS = [
 ]  # fmt: skip
 
 TAKE_SCREENSHOT = ToolKey.of([stem("take"), "screenshot"], "browser", "")
+
+
+def without_vectors(monkeypatch):
+    """Nothing that was learnt is known: of a query at least."""
+    monkeypatch.setattr(search_module, "word_vectors", lambda: WordVectors([], b"", {}))
 
 
 @functools.cache
@@ -204,12 +216,14 @@ def test_of_further_queries_most_of_each_kind_find_a_right_tool(file):
     """Most of these were known to who wrote the phrasings: what holds for others is in `tool_search`."""
     index = real_index()
     counted = found_by_kind(index.search, queries(file))
-    assert all(good / total >= 0.85 for good, total in counted.values()), counted
+    assert all(good / total >= 0.8 for good, total in counted.values()), counted
+    good, total = counted["all"]
+    assert good / total >= 0.93
 
 
 @pytest.mark.parametrize(
     ("which", "least"),
-    [("fresh", 0.95), ("late", 0.95), ("free", 0.85), ("judged", 0.95), ("last", 0.95)],
+    [("fresh", 0.95), ("late", 0.95), ("free", 0.88), ("judged", 0.97), ("last", 0.97)],
 )
 def test_of_queries_that_nobody_knew_who_changed_the_search_most_find_a_right_tool(which, least):
     good, total = found_by_kind(real_index().search, sets()[which])["all"]
@@ -225,9 +239,9 @@ def test_of_queries_for_other_servers_most_find_a_right_tool(monkeypatch):
     assert all(good / total >= 0.8 for good, total in counted.values()), counted
     good, total = counted["all"]
     assert good / total >= 0.9
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    without_vectors(monkeypatch)
     without, _ = found_by_kind(index.search, chosen)["all"]
-    assert (good - without) / total >= 0.08
+    assert (good - without) / total >= 0.1
 
 
 def test_of_queries_for_further_servers_most_find_a_right_tool(monkeypatch):
@@ -238,7 +252,7 @@ def test_of_queries_for_further_servers_most_find_a_right_tool(monkeypatch):
     assert all(good / total >= 0.85 for good, total in counted.values()), counted
     good, total = counted["all"]
     assert good / total >= 0.93
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    without_vectors(monkeypatch)
     without, _ = found_by_kind(index.search, chosen)["all"]
     assert without / total >= 0.87, "other words for the same find most of it"
 
@@ -251,7 +265,7 @@ def test_of_needs_in_everyday_words_most_find_a_right_tool():
 
 
 # The least share of each kind that is found: so much holds for servers that nothing was learnt of.
-UNTAUGHT = {"plain": 0.97, "paraphrase": 0.56, "misspelt": 0.95, "parameter": 0.95, "sentence": 0.68, "all": 0.8}
+UNTAUGHT = {"plain": 0.97, "paraphrase": 0.6, "misspelt": 0.95, "parameter": 0.9, "sentence": 0.68, "all": 0.82}
 
 
 @pytest.mark.parametrize("others", [(), ("everyday_tools",)])
@@ -294,18 +308,22 @@ def test_light_verbs_and_addresses_do_not_hide_what_is_meant():
         assert "fetch" in [hit.tool.name for hit in everyday.search(query, 3)], query
 
 
-def test_a_phrasing_counts_less_for_a_tool_that_nothing_was_learnt_of(monkeypatch, index):
+def test_a_phrasing_counts_less_for_a_tool_that_nothing_was_learnt_of(monkeypatch):
     query = "what does the page look like right now"
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}, [TAKE_SCREENSHOT]))
-    known = {hit.tool.name: hit.score for hit in index.search(query)}
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
-    unknown = {hit.tool.name: hit.score for hit in index.search(query)}
-    assert known["take_screenshot"] > unknown["take_screenshot"] > 0
+    without_vectors(monkeypatch)
+    others = []
+    for tools in ([TAKE_SCREENSHOT], []):
+        monkeypatch.setattr(search_module, "learnt_tools", lambda tools=tools: LearntTools(tools))
+        best, *rest = SearchIndex(TOOLS).search(query)
+        assert best.tool.name == "take_screenshot"
+        others.append(max((hit.score for hit in rest), default=0.0) / best.score)
+    if_known, if_unknown = others
+    assert if_known < if_unknown
 
 
 def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
     index = real_index()
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    without_vectors(monkeypatch)
     chosen = queries("kept_back_queries.tsv")
     found, _ = found_by_kind(index.search, chosen)["paraphrase"]
     monkeypatch.setattr(search_module, "phrasings", lambda: Phrasings([]))
@@ -313,58 +331,119 @@ def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
     assert (found - without) / total >= 0.15
 
 
-def test_what_was_learnt_of_some_tools_finds_paraphrases_for_others(monkeypatch):
-    """None of these was learnt from, though phrases for their tools were."""
+def test_vectors_find_paraphrases_that_were_not_learnt_from(monkeypatch):
+    """Others for their tools were."""
     index, chosen = real_index(), sets()["paraphrases held out"]
-    found, total = found_by_kind(index.search, chosen)["all"]
-    assert found / total >= 0.87
-    monkeypatch.setattr(search_module, "associations", lambda: Associations({}))
+    counted = found_by_kind(index.search, chosen)
+    found, total = counted["all"]
+    assert found / total >= 0.91
+    assert all(good / of >= 0.8 for good, of in counted.values()), counted
+    without_vectors(monkeypatch)
     without, _ = found_by_kind(index.search, chosen)["all"]
-    assert (found - without) / total >= 0.08
+    assert (found - without) / total >= 0.18
 
 
-def test_words_speak_for_what_they_were_learnt_to_mean_if_they_do_so_clearly(monkeypatch):
-    learnt = Associations({"qqqq": {"convert": 2.0, "time": 0.1}, "xxxx": {"convert": -2.0, "kill": 0.1}})
+def small_vectors(rows):
+    """Vectors of stems: of each its components."""
+    data = bytes(value + 128 for row in rows.values() for value in row)
+    return WordVectors(list(rows), data, dict.fromkeys(FIELDS, 1) | {"name": 3}, "small")
+
+
+def cosine(first, second):
+    return sum(map(operator.mul, first, second)) / math.hypot(*first) / math.hypot(*second)
+
+
+def test_a_text_is_the_sum_of_its_stems():
+    vectors = small_vectors({"red": (100, 0, -7), "green": (-20, 90, 0), "blue": (3, 3, 127)})
+    by_fields = [
+        {"name": ["red", "none"], "summary": ["green", "blue"]},
+        {"name": ["blue"]},
+        {"name": ["none"], "values": []},
+        {"values": ["green"] * WORDS_OF_FIELD["values"] + ["red"] * 99},
+    ]
+    rows = vectors.of_tools(by_fields)
+    assert rows[2] == b""
+    assert rows[3] == vectors.of_query(["green"]), "so many words of a field count"
+    assert vectors.of_query(["none"]) == b""
+    tools = ToolVectors(rows)
+    sums = [(3 * 100 - 20 + 3, 90 + 3, -3 * 7 + 127), (3, 3, 127), (0, 0, 0), (-20, 90, 0)]
+    for stems, query in ((["red"], (100, 0, -7)), (["blue", "green", "none"], (-17, 93, 127))):
+        told = tools.cosines(vectors.of_query(stems))
+        assert told[2] == 0
+        for number in (0, 1, 3):
+            assert told[number] == pytest.approx(cosine(sums[number], query), abs=0.02)
+    assert tools.cosines(b"") == ToolVectors([]).cosines(vectors.of_query(["red"])) == []
+
+
+@given(st.lists(st.lists(st.integers(-127, 127), min_size=5, max_size=5), min_size=1, max_size=40), st.data())
+def test_cosines_are_those_of_the_vectors(rows, data):
+    vectors = small_vectors({f"w{number}": row for number, row in enumerate(rows)})
+    query = data.draw(st.sampled_from(list(enumerate(rows))))
+    told = ToolVectors(vectors.of_tools({"name": [f"w{number}"]} for number in range(len(rows)))).cosines(
+        vectors.of_query([f"w{query[0]}"])
+    )
+    if not any(query[1]):
+        assert told == []
+        return
+    for row, value in zip(rows, told, strict=True):
+        # A component of a vector of length 127 is off by a half at most.
+        assert value == pytest.approx(cosine(row, query[1]) if any(row) else 0, abs=0.02)
+
+
+def test_vectors_are_read_as_they_were_written():
+    rows = {"red": (1, 2), "green": (-127, 127)}
+    data = to_bytes(list(rows), bytes(value + 128 for row in rows.values() for value in row), {"name": 2})
+    vectors = from_bytes(data)
+    assert vectors.dimensions == 2
+    assert "green" in vectors
+    assert "blue" not in vectors
+    assert vectors.of_query(rows) == small_vectors(rows).of_query(rows)
+    assert vectors.key not in {"", from_bytes(data.replace(b"red", b"rad")).key}
+
+
+def test_a_tool_is_found_by_what_is_near_to_it_alone(monkeypatch):
+    vectors = small_vectors({"convert": (100, 0), "zzzz": (90, 10), "kill": (0, 100), "time": (-90, -90)})
+    for module in (index_module, search_module):
+        monkeypatch.setattr(module, "word_vectors", lambda: vectors)
     index = SearchIndex(TOOLS)
-    found = learnt.evidence(["qqqq"], index.inverted)
-    assert {index.tools[number].name for number in found} == {"convert", "convert_time"}
-    assert learnt.evidence(["qqqq", "qqqq"], index.inverted) == found
-    assert learnt.evidence(["qqqq", "xxxx"], index.inverted) == learnt.evidence(["x"], index.inverted) == {}
-    monkeypatch.setattr(search_module, "associations", lambda: learnt)
-    assert index.search("something qqqq")[0].tool.name == "convert"
-    assert index.search("qqqq", allowed=lambda tool: tool.name == "convert_time")[0].tool.name == "convert_time"
-    assert index.search("qqqq", strict=True) == []
+    assert [hit.tool.name for hit in index.search("zzzz")][0] == "convert"
+    assert index.search("zzzz", strict=True) == []
+    assert index.search("zzzz", allowed=lambda tool: tool.name == "list_pages") == []
+    assert [hit.tool.name for hit in index.search("zzzzz delete")][0] == "delete_page", "it has the word"
+
+
+def test_what_was_learnt_is_not_held_against_a_tool_of_which_nothing_was(monkeypatch):
+    # A picture is near to what was learnt of, and the tool that has the word isn't.
+    vectors = small_vectors({"pictur": (100, 0), "convert": (100, 0), "screenshot": (-100, 9)})
+    for module in (index_module, search_module):
+        monkeypatch.setattr(module, "word_vectors", lambda: vectors)
+    first = []
+    for tools in ([], [TAKE_SCREENSHOT]):
+        monkeypatch.setattr(search_module, "learnt_tools", lambda tools=tools: LearntTools(tools))
+        scores = {hit.tool.name: hit.score for hit in SearchIndex(TOOLS).search("picture")}
+        first.append(scores["take_screenshot"])
+    assert first[0] > first[1]
 
 
 def test_a_tool_is_known_by_its_name_on_a_server_that_was_learnt_from_or_with_its_description():
     def key(*name, server="clock", description="Between time zones."):
         return ToolKey.of(name, server, description)
 
-    known = Associations({}, [key("convert", "time"), key("list", "zones", server="World-Atlas", description="")])
-    assert known.knows(key("time", "convert"))
-    assert known.knows(key("time", "convert", description="A newer version says something else."))
-    assert known.knows(key("time", "convert", server="other", description="between  time zones"))
-    assert known.knows(key("time", "convert", server="world-atlas", description="It was learnt from, too."))
-    assert not known.knows(key("time", "convert", server="other", description="Converts minutes to hours."))
-    assert not known.knows(key("time", "convert", server="other", description=""))
-    assert not known.knows(key("list", "zones", server="other", description="")), "no description tells nothing"
-    assert not known.knows(key("convert"))
+    known = LearntTools([key("convert", "time"), key("list", "zones", server="World-Atlas", description="")])
+    assert key("time", "convert") in known
+    assert key("time", "convert", description="A newer version says something else.") in known
+    assert key("time", "convert", server="other", description="between  time zones") in known
+    assert key("time", "convert", server="world-atlas", description="It was learnt from, too.") in known
+    assert key("time", "convert", server="other", description="Converts minutes to hours.") not in known
+    assert key("time", "convert", server="other", description="") not in known
+    assert key("list", "zones", server="other", description="") not in known, "no description tells nothing"
+    assert key("convert") not in known
 
 
-def test_what_was_learnt_is_not_held_against_a_tool_of_which_nothing_was(monkeypatch, index):
-    learnt = {"pictur": {"convert": 9.0, "time": 0.1}}
-    monkeypatch.setattr(search_module, "associations", lambda: Associations(learnt))
-    assert index.search("picture")[0].tool.name == "take_screenshot"
-    monkeypatch.setattr(search_module, "associations", lambda: Associations(learnt, [TAKE_SCREENSHOT]))
-    assert index.search("picture")[0].tool.name == "convert"
-
-
-def test_the_shipped_associations_are_of_stems():
-    weights = associations()._weights
-    assert len(weights) > 1000
-    assert all(row and all(0 < abs(weight) < 2 for weight in row.values()) for row in weights.values())
-    assert {stem(word) for word in ("rename", "deploy", "handset")} <= weights.keys()
-    assert not [word for word in weights if not word.isalpha()]
+def test_the_shipped_vectors_are_of_stems_and_of_general_words_too():
+    vectors = word_vectors()
+    assert vectors.dimensions == 64
+    assert all(stem(word) in vectors for word in ("rename", "deploy", "handset", "landlord", "bishop"))
     by_name = {(tool.server, tool.name): tool for tool in real_tools()}
     taken = by_name["chrome-devtools", "take_screenshot"]
     for name, server, description, known in (
@@ -375,7 +454,7 @@ def test_the_shipped_associations_are_of_stems():
         ("take_elephant", taken.server, taken.description, False),
     ):
         key = ToolKey.of(map(stem, split(name)), server, description)
-        assert associations().knows(key) == known, key
+        assert (key in learnt_tools()) == known, key
 
 
 def test_a_search_and_a_description_take_few_tokens():
@@ -616,6 +695,7 @@ GOOD = InvertedIndex.of(TOOLS).to_bytes("key")
         signed(GOOD[:60]),
         with_header(GOOD, key="other"),
         with_header(GOOD, format=0),
+        with_header(GOOD, vectors="other"),
         with_header(GOOD, size=1),
         with_header(GOOD, size="5"),
         with_header(GOOD, size=True),

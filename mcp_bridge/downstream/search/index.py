@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from mcp_bridge.downstream.search.documents import FIELDS, fields
+from mcp_bridge.downstream.search.word_vectors import word_vectors
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ CLEAR_IMPACT = 0.6 * MOST_IMPACT
 """What it is worth at least where a tool has a term clearly: in its name, or in a short summary."""
 
 _MAGIC = b"mcp-bridge tool index\n"
-_FORMAT = 3
+_FORMAT = 4
 _DIGEST_BYTES = 32
 
 
@@ -73,11 +74,15 @@ class InvertedIndex:
     Attributes:
         size: The number of tools.
         surfaces: All words as they are written, in lower case and sorted.
+        vectors: Each tool's vector (`WordVectors.of_tools`), in their order.
     """
 
-    def __init__(self, size: int, surfaces: list[str], postings: dict[str, Postings]) -> None:
+    def __init__(
+        self, size: int, surfaces: list[str], postings: dict[str, Postings], vectors: Sequence[bytes]
+    ) -> None:
         self.size = size
         self.surfaces = surfaces
+        self.vectors = vectors
         self._postings = postings
         self._clear: dict[str, Postings] = {}
 
@@ -109,7 +114,8 @@ class InvertedIndex:
                 numbers, impacts = found.setdefault(term, (array("I"), array("f")))
                 numbers.append(number)
                 impacts.append(weight * MOST_IMPACT / (_SATURATION + weight))
-        return cls(len(tools), sorted(surfaces), {term: Postings(*rows) for term, rows in found.items()})
+        postings = {term: Postings(*rows) for term, rows in found.items()}
+        return cls(len(tools), sorted(surfaces), postings, word_vectors().of_tools(counted))
 
     def postings(self, term: str) -> Postings | None:
         """The tools that have a term, or None."""
@@ -150,6 +156,7 @@ class InvertedIndex:
         header = {
             "format": _FORMAT,
             "key": key,
+            "vectors": word_vectors().key,
             "byteorder": sys.byteorder,
             "size": self.size,
             "surfaces": self.surfaces,
@@ -161,7 +168,9 @@ class InvertedIndex:
             numbers.extend(self._postings[term].tools)
             impacts.extend(self._postings[term].impacts)
         head = json.dumps(header, separators=(",", ":")).encode()
-        body = len(head).to_bytes(8, "big") + head + numbers.tobytes() + impacts.tobytes()
+        empty = bytes(word_vectors().dimensions)
+        vectors = b"".join(vector or empty for vector in self.vectors)
+        body = len(head).to_bytes(8, "big") + head + numbers.tobytes() + impacts.tobytes() + vectors
         return _MAGIC + hashlib.sha256(body).digest() + body
 
     @classmethod
@@ -188,7 +197,8 @@ class InvertedIndex:
 
     @classmethod
     def _decoded(cls, header: dict[str, Any], arrays: memoryview, key: str) -> Self:
-        expected = {"format": _FORMAT, "key": key, "byteorder": sys.byteorder}
+        known = word_vectors()
+        expected = {"format": _FORMAT, "key": key, "vectors": known.key, "byteorder": sys.byteorder}
         if any(header[name] != value for name, value in expected.items()):
             raise InvalidIndexError("an index of other tools, or another version's")
         size, surfaces, terms, counts = (header[name] for name in ("size", "surfaces", "terms", "counts"))
@@ -199,9 +209,12 @@ class InvertedIndex:
             raise InvalidIndexError("an index with impossible counts")
         numbers, impacts = array("I"), array("f")
         middle = sum(counts) * numbers.itemsize
+        end = middle + sum(counts) * impacts.itemsize
         numbers.frombytes(arrays[:middle])
-        impacts.frombytes(arrays[middle:])
-        if len(numbers) != sum(counts) or len(impacts) != len(numbers) or max(numbers, default=-1) >= size:
+        impacts.frombytes(arrays[middle:end])
+        vectors = bytes(arrays[end:])
+        fit = len(impacts) == len(numbers) == sum(counts) and len(vectors) == size * known.dimensions
+        if not fit or max(numbers, default=-1) >= size:
             raise InvalidIndexError("an index whose tables don't fit")
         if not all(map(math.isfinite, impacts)) or surfaces != sorted(surfaces):
             raise InvalidIndexError("an index with impossible values")
@@ -209,7 +222,9 @@ class InvertedIndex:
         for term, count in zip(terms, counts, strict=True):
             postings[term] = Postings(numbers[place : place + count], impacts[place : place + count])
             place += count
-        return cls(size, surfaces, postings)
+        step = known.dimensions
+        rows = [vectors[start : start + step] for start in range(0, len(vectors), step)]
+        return cls(size, surfaces, postings, [row if any(row) else b"" for row in rows])
 
 
 def tools_key(tools: Iterable[ToolInfo]) -> str:

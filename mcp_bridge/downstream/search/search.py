@@ -1,4 +1,4 @@
-"""Ranked search for tools: BM25F over words and what may stand for them, names, phrasings, and learnt associations."""
+"""Ranked search for tools: BM25F over words and what may stand for them, names, phrasings, and learnt vectors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
-from mcp_bridge.downstream.search.associations import ToolKey, associations
 from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
+from mcp_bridge.downstream.search.learnt_tools import ToolKey, learnt_tools
 from mcp_bridge.downstream.search.phrasings import phrasings
 from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.synonyms import thesaurus
 from mcp_bridge.downstream.search.vectors import fused
+from mcp_bridge.downstream.search.word_vectors import ToolVectors, word_vectors
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ _PHRASING = 2.0
 _PHRASING_OF_UNKNOWN = 0.4
 _NAME_ASKED_FOR = 0.8
 _PLACE_POWER = 1.5
-# What the words of a tool that nothing was learnt of count beside what was learnt of others.
-_OF_UNKNOWN = 1.2
+# What it counts how much nearer a tool's vector is to the query's than such a share of the nearest one's; how much less if the
+# best tool has all of the query in so many words; and what the words of a tool that nothing was learnt of count beside it.
+_NEARNESS = 6.0
+_LEAST_COSINE = 0.5
+_HAVING_ALL = 0.7
+_OF_UNKNOWN = 0.6
 # What a second need that a tool meets adds.
 _SECOND_NEED = 0.3
 
@@ -88,8 +93,10 @@ class SearchIndex:
         self.inverted = InvertedIndex.of(self.tools) if inverted is None else inverted
         self._spelling = Spelling(dict.fromkeys([*self.inverted.surfaces, *sorted(thesaurus().words)]))
         self._names = [name_stems(tool) for tool in self.tools]
-        self._keys = [
-            ToolKey.of(name, tool.server, tool.description) for name, tool in zip(self._names, self.tools, strict=True)
+        self._vectors = ToolVectors(self.inverted.vectors)
+        self._learnt = [
+            ToolKey.of(name, tool.server, tool.description) in learnt_tools()
+            for name, tool in zip(self._names, self.tools, strict=True)
         ]
         telling = {server: self._telling(server) for server in dict.fromkeys(tool.server for tool in self.tools)}
         self._server_words = [telling[tool.server] for tool in self.tools]
@@ -126,7 +133,7 @@ class SearchIndex:
             hits = [Hit(tool, 0.0) for tool in self.tools]
             return [hit for hit in hits if allowed is None or allowed(hit.tool)][:limit]
         wanted = concepts(query, self.inverted, self._spelling)
-        scores = self._scores(wanted)
+        scores, shares = self._scores(wanted)
         if strict:
             having = self._having_all(split(query)[:WORDS_USED])
             scores = {number: score for number, score in scores.items() if number in having}
@@ -136,9 +143,9 @@ class SearchIndex:
         most = math.inf
         if not strict:
             ranked = self._by_phrasings(words, wanted, ranked, likeness, allowed)
-            # What was learnt hides no tool that is found by the query's words.
-            most = max(ranked.values(), default=math.inf)
-            ranked = self._by_associations(words, ranked, likeness, allowed)
+            # What was learnt hides no tool that is found by the query's words: the best of these has 1.
+            most = 1.0 if ranked else math.inf
+            ranked = self._by_vectors(words, wanted, ranked, likeness, shares, allowed)
         best = sorted(ranked, key=lambda number: (-round(ranked[number], 9), number))[:limit]
         hits = [Hit(self.tools[number], ranked[number]) for number in best]
         return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * min(most, hits[0].score)]
@@ -160,8 +167,8 @@ class SearchIndex:
                 return frozenset()
         return stems
 
-    def _scores(self, wanted: list[Concept]) -> dict[int, float]:
-        """What the tools' words are worth, by the tool's number."""
+    def _scores(self, wanted: list[Concept]) -> tuple[dict[int, float], dict[int, float]]:
+        """By tools' numbers what their words are worth, and the share of the query that they have."""
         scores: dict[int, float] = {}
         covered: dict[int, float] = {}
         total = 0.0
@@ -172,10 +179,9 @@ class SearchIndex:
                 scores[number] = scores.get(number, 0.0) + value
                 covered[number] = covered.get(number, 0.0) + share
         # Of a phrase that no tool has, the words may be there: of nothing, they cover nothing.
-        return {
-            number: score * (1 - _COVERAGE + _COVERAGE * covered[number] / (total or 1.0))
-            for number, score in scores.items()
-        }
+        shares = {number: share / (total or 1.0) for number, share in covered.items()}
+        worth = {number: score * (1 - _COVERAGE + _COVERAGE * shares[number]) for number, score in scores.items()}
+        return worth, shares
 
     def _worth(self, concept: Concept) -> tuple[float, dict[int, tuple[float, float]]]:
         """How important a concept is; and by tools' numbers what its words are worth, and how much of it they cover."""
@@ -295,35 +301,39 @@ class SearchIndex:
         fits = self._fits(words, wanted)
         for number, worth in met.items():
             if allowed is None or allowed(self.tools[number]):
-                known = 1.0 if associations().knows(self._keys[number]) else _PHRASING_OF_UNKNOWN
+                known = 1.0 if self._learnt[number] else _PHRASING_OF_UNKNOWN
                 scores[number] = scores.get(number, 0.0) + share * known * worth * fits(number)
         return scores
 
-    def _by_associations(
+    def _by_vectors(
         self,
         words: list[str],
+        wanted: list[Concept],
         ranked: dict[int, float],
         likeness: dict[int, float],
+        shares: dict[int, float],
         allowed: Callable[[ToolInfo], bool] | None,
     ) -> dict[int, float]:
-        """The scores with what the words tell of the tools besides (`Associations`), less where a name is asked for.
+        """The scores with what the tools are worth that are near to the query (`ToolVectors`).
 
-        What was learnt says nothing against a tool of which nothing was: for such a one there is as much as its words
-        are worth beside the best one's.
+        Less where a name is asked for, or where the best tool has the query in so many words. What was learnt says nothing
+        against a tool of which nothing was: for such a one there is a part at least of what its words are worth.
         """
-        learnt = associations()
-        found = learnt.evidence(words, self.inverted)
+        cosines = self._vectors.cosines(word_vectors().of_query(_known_stems(words, wanted)))
         best = max(ranked, key=lambda number: ranked[number], default=-1)
-        if found and ranked:
-            most = max(found.values()) / max(1.0, ranked[best])
-            for number, score in ranked.items():
-                if not learnt.knows(self._keys[number]):
-                    found[number] = max(_OF_UNKNOWN * most * score, found.get(number, 0.0))
-        share = 1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)
-        scores = dict(ranked)
-        for number, evidence in found.items():
+        most = max(1.0, ranked.get(best, 0.0))
+        share = (1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)) * (1 - _HAVING_ALL * shares.get(best, 0.0) ** 2)
+        scores = {number: score / most for number, score in ranked.items()}
+        least = _LEAST_COSINE * max(cosines, default=0.0)
+        near = {number: cosine - least for number, cosine in enumerate(cosines) if cosine > least}
+        if near:
+            nearest = max(near.values())
+            for number, score in scores.items():
+                if not self._learnt[number]:
+                    near[number] = max(near.get(number, 0.0), _OF_UNKNOWN * score * nearest)
+        for number, nearness in near.items():
             if allowed is None or allowed(self.tools[number]):
-                scores[number] = scores.get(number, 0.0) + share * evidence
+                scores[number] = scores.get(number, 0.0) + share * _NEARNESS * nearness
         return scores
 
     def _fits(self, words: list[str], wanted: list[Concept]) -> Callable[[int], float]:
@@ -369,6 +379,19 @@ class SearchIndex:
 def _mixed(own: float, shared: float) -> float:
     """The rarity of a term, by its own and the one that it shares with what is used for the same."""
     return (1 - _SHARED_RARITY) * own + _SHARED_RARITY * min(own, shared)
+
+
+def _known_stems(words: list[str], wanted: list[Concept]) -> list[str]:
+    """The stems of a query's words that have vectors; of a word that has none, the likeliest that it was meant to be."""
+    by_word = {concept.words[0]: concept for concept in wanted if len(concept.words) == 1}
+    found = []
+    for word in words:
+        part = stem(word)
+        if part not in word_vectors() and word in by_word:
+            others = {other: weight for other, weight in _single(by_word[word]).items() if other in word_vectors()}
+            part = max(others, key=lambda other: others[other], default=part)
+        found.append(part)
+    return list(dict.fromkeys(found))
 
 
 def _single(concept: Concept) -> dict[str, float]:

@@ -1,59 +1,74 @@
-"""Learn `associations.txt` from queries, where scipy is installed: `python -m tests.support.tool_search.learning`.
+"""Learn `word_vectors.bin` from queries, where jax, optax, tokenizers and safetensors are installed.
 
-A query's words speak for words that tools have. How much is fitted so that right tools win beside what the search says
-without it (a softmax over all tools; Adam, weights kept small). Pairs with a small weight are left out.
-To fit the rest again would make it know the queries by heart. The same queries give the same file.
+    PYTHONPATH=.:tests/support python -m tests.support.tool_search.learning
 
-With `--without server` or `--without tool` it is told, and nothing is written, what is found for a fifth of the servers (or
-tools) while nothing was learnt from them.
+A stem's vector is what is learnt of it, added to a part of what a sentence model knows of its words (that of `with_model`; the part is
+learnt, too). All vectors are fitted so that right tools win beside what the search says without them (a softmax over all tools
+of the same list; Adam). What is learnt of single stems is kept small, so that the rest holds for stems that no query had.
+The same queries give the same file, but for rounding.
+
+With `--without LIST`, nothing is written, and it is told what is found of the paraphrases for a list's tools while nothing was learnt from
+them.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
+import optax
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
-from mcp_bridge.downstream.search import associations as module
+from mcp_bridge.downstream.search import index as index_module
 from mcp_bridge.downstream.search import search as search_module
-from mcp_bridge.downstream.search.associations import Associations, ToolKey
-from mcp_bridge.downstream.search.documents import fields
-from mcp_bridge.downstream.search.index import MOST_IMPACT
+from mcp_bridge.downstream.search import word_vectors as module
+from mcp_bridge.downstream.search.documents import FIELDS, fields
+from mcp_bridge.downstream.search.learnt_tools import LearntTools, ToolKey
 from mcp_bridge.downstream.search.query import query_words
 from mcp_bridge.downstream.search.search import SearchIndex, name_stems
-from mcp_bridge.downstream.search.words import is_stop_word, split, stem
+from mcp_bridge.downstream.search.word_vectors import WORDS_OF_FIELD, WordVectors, from_bytes, to_bytes
+from mcp_bridge.downstream.search.words import joined, split, stem
 from tests.support import tool_search
+from tests.support.tool_search.with_model import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tests.support.tool_search import Query
 
-Matrix = Any
-"""An array of numpy or scipy: the checks run where neither is installed."""
+Array = Any
+"""An array of numpy or jax: the checks run where neither is installed."""
 
 HEAD = """\
-# What a query's words tell of the tools that are meant, as stems: a word of queries, and words of tools that it speaks for,
-# or against, in fortieths of what the best tool's words are worth; first, after "=", the tools that it was
-# learnt from (`ToolKey`). Learnt: `tests/support/tool_search/learning.py`.
+# The tools that `word_vectors.bin` was learnt from, a line each: its `ToolKey`. Learnt: `tests/support/tool_search/learning.py`.
 """
-# What the search says beside what is learnt, and how small weights are kept.
-_SURE = 4.0
-_SMALL = 0.0009
-_STEPS, _STEP = 30, 0.1
-# The least weight of a pair that is kept, the most pairs of a word, and by how much these make up for the others.
-_LEAST = 0.05
-_PAIRS = 60
-_KEPT = 1.25
-_UNIT = 40
-# These stop words tell something.
-_TELLING = frozenset(["who", "how", "which", "what", "where", "when", "why", "all", "more", "many", "much", "out", "off", "up", "down", "over"])  # fmt: skip
-_FOLDS = 5
+_DIMENSIONS = 64
+_QUERY_STEMS = 24
+_CANDIDATES = 200
+_ROUNDS, _BATCH, _STEP = 4, 128, 0.01
+# How small is kept what is learnt of a stem: its vector, and what it counts beside others.
+_SMALL, _SMALL_WEIGHT = 3e-4, 1e-4
+# What the search's score and the cosine count at first, and each field.
+_SURE, _NEAR = 4.0, 8.0
+_OF_FIELD = {
+    "name": 1.0,
+    "server": 0.0,
+    "summary": 0.5,
+    "description": -0.5,
+    "parameters": -0.5,
+    "parameter_descriptions": -1.0,
+    "values": -1.0,
+}
+# What the weightiest field counts in the file.
+_WEIGHTIEST = 16
+_BEGINS_A_WORD = "\u2581"
+_SHORTEST = 3
 
 
 def training() -> dict[str, list[Query]]:
@@ -67,187 +82,198 @@ def training() -> dict[str, list[Query]]:
     }
 
 
+def query_stems(text: str) -> list[str]:
+    """The stems of a query, each once."""
+    return list(dict.fromkeys(map(stem, query_words(text))))
+
+
+def tool_stems(text: str, field: str) -> list[str]:
+    """The stems of a tool's field, each once, in the order in which the index has them."""
+    words = split(text) + (joined(text) if field in {"name", "parameters", "server"} else [])
+    return list(dict.fromkeys(map(stem, words)))[: WORDS_OF_FIELD[field]]
+
+
 @dataclass(frozen=True)
 class Data:
-    """Queries for the same tools as matrices.
+    """Queries for the tools of a list.
 
     Attributes:
-        words: By query and word of queries, 1 where the query has it.
-        base: By query and tool, what the search without associations gives.
-        right: By query and tool, 1 where the tool is right.
-        has: By tool and term, how clearly the tool has it.
+        tools: By tool the numbers of its stems, a place for each that a field may have; 0 is none.
+        queries: By query the numbers of its stems.
+        base: By query and tool, what the search without vectors gives, 1 for the best one.
+        right: By query and tool, whether the tool is right.
     """
 
-    words: Matrix
-    base: Matrix
-    right: Matrix
-    has: Matrix
-
-    def some(self, rows: Matrix) -> Data:
-        """That of some of the queries alone."""
-        return Data(self.words[rows], self.base[rows], self.right[rows], self.has)
+    tools: Array
+    queries: Array
+    base: Array
+    right: Array
 
 
-def data_of(index: SearchIndex, queries: Sequence[Query], parts: dict[str, int], terms: Sequence[str]) -> Data:
-    """The matrices of queries for an index's tools: `parts` numbers the words of queries, `terms` are those of tools."""
-    numbers = {f"{tool.server}.{tool.name}": number for number, tool in enumerate(index.tools)}
-    words = np.zeros((len(queries), len(parts)), np.float32)
-    base, right = (np.zeros((len(queries), len(numbers)), np.float32) for _ in range(2))
+def data_of(index: SearchIndex, queries: Sequence[Query], numbers: dict[str, int]) -> Data:
+    """The numbers of queries for an index's tools; a stem that has no number gets one."""
+
+    def padded(stems: Sequence[str], size: int) -> list[int]:
+        row = [numbers.setdefault(part, len(numbers) + 1) for part in stems]
+        return row + [0] * (size - len(row))
+
+    tools = []
+    for tool in index.tools:
+        texts = fields(tool)
+        tools.append([part for name in FIELDS for part in padded(tool_stems(texts[name], name), WORDS_OF_FIELD[name])])
+    places = {f"{tool.server}.{tool.name}": place for place, tool in enumerate(index.tools)}
+    base = np.zeros((len(queries), len(places)), np.float16)
+    right = np.zeros(base.shape, bool)
     for row, query in enumerate(queries):
-        for part in stems(query.text):
-            if part in parts:
-                words[row, parts[part]] = 1
-        for hit in index.search(query.text, len(index)):
-            base[row, numbers[f"{hit.tool.server}.{hit.tool.name}"]] = hit.score
+        hits = index.search(query.text, _CANDIDATES)
+        for hit in hits:
+            base[row, places[f"{hit.tool.server}.{hit.tool.name}"]] = hit.score / max(hits[0].score, 1e-6)
         for name in query.right:
-            right[row, numbers[name]] = 1
-    return Data(sparse.csr_matrix(words), base, right, having(index, terms))
+            right[row, places[name]] = True
+    rows = [padded(query_stems(query.text), _QUERY_STEMS) for query in queries]
+    return Data(np.array(tools), np.array(rows), base, right)
 
 
-def stems(text: str) -> list[str]:
-    """The stems of a query that count."""
-    return [stem(word) for word in query_words(text) if word.isalpha() and (word in _TELLING or not is_stop_word(word))]
+def begun(words: Iterable[str], numbers: dict[str, int]) -> Array:
+    """By stem the mean of what the sentence model knows of its words, and nothing for none; a stem without a number gets one."""
+    [known] = load_file(PACKAGE / "weights/l2_supercat_256.safetensors").values()
+    tokenizer = Tokenizer.from_file(str(PACKAGE / "tokenizers/l2_supercat_tokenizer_config.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    whole = [token[1:] for token in tokenizer.get_vocab() if token[:1] == _BEGINS_A_WORD]
+    general = {word for word in whole if len(word) >= _SHORTEST and word.isascii() and word.isalpha() and word.islower()}
+    for word in sorted(general):
+        numbers.setdefault(stem(word), len(numbers) + 1)
+    rows = np.zeros((len(numbers) + 1, known.shape[1]), np.float32)
+    counts = np.zeros(len(rows), np.float32)
+    for word in sorted(general.union(words)):
+        if place := numbers.get(stem(word)):
+            rows[place] += known[tokenizer.encode(word, add_special_tokens=False).ids].astype(np.float32).mean(0)
+            counts[place] += 1
+    rows /= np.maximum(counts, 1)[:, None]
+    return rows / np.linalg.norm(rows, axis=1).mean()
 
 
-def clear_terms(index: SearchIndex) -> set[str]:
-    """The terms that tools have clearly."""
-    # No identifier of several words: that is one tool.
-    words = {word for tool in index.tools for text in fields(tool).values() for word in split(text) if word.isalpha()}
-    return {term for term in map(stem, words) if not is_stop_word(term) and index.inverted.clear_postings(term).tools}
+@dataclass(frozen=True)
+class Model:
+    """What is fitted, and from what it begins."""
+
+    known: Array
+    field_of: Array
+
+    def first(self) -> dict[str, Array]:
+        """The parameters before anything is learnt."""
+        main = np.linalg.svd(self.known, full_matrices=False)[2]
+        return {
+            "part": jnp.array(main[:_DIMENSIONS].T),
+            "own": jnp.zeros((len(self.known), _DIMENSIONS)),
+            "counts": jnp.zeros(len(self.known)),
+            "fields": jnp.array([_OF_FIELD[name] for name in FIELDS]),
+            "sure": jnp.log(_SURE),
+            "near": jnp.log(_NEAR),
+        }
+
+    def vectors(self, fit: dict[str, Array]) -> Array:
+        """By stem its vector."""
+        return (self.known @ fit["part"] + fit["own"]) * jnp.exp(fit["counts"])[:, None]
+
+    def loss(self, fit: dict[str, Array], tools: Array, queries: Array, base: Array, right: Array) -> Array:
+        """How unlikely the right tools are, and how much was learnt of single stems."""
+        vectors = self.vectors(fit)
+        of_tools = _unit(jnp.einsum("ts,tsd->td", (tools > 0) * jnp.exp(fit["fields"])[self.field_of], vectors[tools]))
+        of_queries = _unit(jnp.einsum("qs,qsd->qd", (queries > 0) * 1.0, vectors[queries]))
+        scores = jnp.exp(fit["sure"]) * base + jnp.exp(fit["near"]) * of_queries @ of_tools.T
+        likely = jax.nn.logsumexp(jnp.where(right, scores, -1e9), axis=1) - jax.nn.logsumexp(scores, axis=1)
+        small = _SMALL * jnp.sum(fit["own"] ** 2) + _SMALL_WEIGHT * jnp.sum(fit["counts"] ** 2)
+        return small - likely.mean()
+
+    def fitted(self, corpora: Sequence[Data]) -> dict[str, Array]:
+        """The parameters that were learnt."""
+        batches = sum(len(data.queries) // _BATCH for data in corpora)
+        adam = optax.adam(optax.cosine_decay_schedule(_STEP, _ROUNDS * batches))
+        fit = self.first()
+        state = adam.init(fit)
+        order = np.random.default_rng(0)
+
+        @jax.jit
+        def stepped(fit: Any, state: Any, *batch: Array) -> tuple[Any, Any]:
+            change, state = adam.update(jax.grad(self.loss)(fit, *batch), state)
+            return optax.apply_updates(fit, change), state
+
+        for _ in range(_ROUNDS):
+            todo = []
+            for data in corpora:
+                rows = order.permutation(len(data.queries))
+                todo += [(data, rows[at : at + _BATCH]) for at in range(0, len(rows) - _BATCH + 1, _BATCH)]
+            for place in order.permutation(len(todo)):
+                data, rows = todo[place]
+                base = data.base[rows].astype(np.float32)
+                fit, state = stepped(fit, state, data.tools, data.queries[rows], base, data.right[rows])
+        print("sure", float(jnp.exp(fit["sure"])), "near", float(jnp.exp(fit["near"])), np.exp(fit["fields"]))
+        return fit
 
 
-def having(index: SearchIndex, terms: Sequence[str]) -> Matrix:
-    """By tool and term how clearly the tool has it."""
-    matrix = np.zeros((len(index), len(terms)), np.float32)
-    for column, term in enumerate(terms):
-        found = index.inverted.clear_postings(term)
-        for number, impact in zip(found.tools, found.impacts, strict=True):
-            matrix[number, column] = impact / MOST_IMPACT
-    return matrix
+def _unit(rows: Array) -> Array:
+    return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-6)
 
 
-def fitted(corpora: Sequence[Data], allowed: Matrix) -> Matrix:
-    """The weights of the allowed pairs: of each word of queries and term of tools."""
-    weights, mean, square = (np.zeros(allowed.shape, np.float32) for _ in range(3))
-    prepared = [(data, data.base * _SURE, data.words.T.tocsr(), sparse.csr_matrix(data.has.T)) for data in corpora]
-    for step in range(1, _STEPS + 1):
-        gradient = _SMALL * weights
-        for data, base, of_words, of_tools in prepared:
-            scores = base + (data.words @ weights) @ of_tools
-            likely = np.exp(scores - scores.max(1, keepdims=True))
-            of_right = likely * data.right
-            likely /= likely.sum(1, keepdims=True)
-            of_right /= np.maximum(of_right.sum(1, keepdims=True), 1e-20)
-            gradient += of_words @ ((likely - of_right) @ data.has) / 1000
-        gradient *= allowed
-        mean = 0.9 * mean + 0.1 * gradient
-        square = 0.99 * square + 0.01 * gradient**2
-        weights -= _STEP * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.99**step)) + 1e-4)
-    return weights
+def learnt(corpora: dict[str, tuple[SearchIndex, list[Query]]]) -> bytes:
+    """The file of vectors that are learnt from queries for indexes' tools."""
+    numbers: dict[str, int] = {}
+    prepared = [data_of(index, queries, numbers) for index, queries in corpora.values()]
+    texts = [text for index, _ in corpora.values() for tool in index.tools for text in fields(tool).values()]
+    words = {word for text in texts for word in split(text)}
+    words |= {word for _, queries in corpora.values() for query in queries for word in query_words(query.text)}
+    places = np.repeat(np.arange(len(FIELDS)), [WORDS_OF_FIELD[name] for name in FIELDS])
+    model = Model(begun(words, numbers), places)
+    fit = model.fitted(prepared)
+    vectors = np.array(model.vectors(fit))[1:]
+    # A few components of a few stems are far larger than all others.
+    unit = np.quantile(np.abs(vectors), 0.9999) / 127
+    rows = (np.clip(np.round(vectors / unit), -127, 127) + 128).astype(np.uint8)
+    counts = np.exp(np.array(fit["fields"]))
+    weights = {name: max(1, round(float(_WEIGHTIEST * count / counts.max()))) for name, count in zip(FIELDS, counts, strict=True)}
+    told = sorted(numbers)
+    return to_bytes(told, rows[[numbers[part] - 1 for part in told]].tobytes(), weights)
 
 
-def learnt(corpora: Sequence[Data]) -> Matrix:
-    """The weights that are kept, in units."""
-    weights = fitted(corpora, sum((data.words.T @ data.right) @ data.has for data in corpora) > 0)
-    order = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1, kind="stable")
-    kept = (np.abs(weights) >= _LEAST) & (order < _PAIRS)
-    return np.round(weights * kept * _KEPT * _UNIT / _SURE).astype(int)
-
-
-def as_mapping(weights: Matrix, parts: Sequence[str], terms: Sequence[str]) -> dict[str, dict[str, int]]:
-    """By a word of queries the terms with a weight."""
-    return {
-        part: {terms[column]: int(row[column]) for column in row.nonzero()[0]}
-        for part, row in zip(parts, weights, strict=True)
-        if row.any()
-    }
-
-
-def written(weights: dict[str, dict[str, int]], tools: Iterable[ToolKey]) -> str:
-    """The text of the file."""
-    lines = sorted({"= " + " | ".join(key) for key in tools})
-    for part, row in sorted(weights.items()):
-        by_weight: dict[int, list[str]] = {}
-        for term, weight in sorted(row.items(), key=lambda item: (-item[1], item[0])):
-            by_weight.setdefault(weight, []).append(term)
-        lines.append(" ".join([part, *(f"{weight} {' '.join(terms)}" for weight, terms in by_weight.items())]))
-    return HEAD + "\n".join(lines) + "\n"
-
-
-def group(query: Query, by: str) -> str:
-    """The tool that a query was written for, or that one's server."""
-    return query.tool if by == "tool" else query.tool.partition(".")[0]
-
-
-def fold(query: Query, by: str) -> int:
-    """The part that a query belongs to, by the tool that it was written for or by that one's server."""
-    return hashlib.sha256(f"fold {group(query, by)}".encode()).digest()[0] % _FOLDS
-
-
-def keys(index: SearchIndex, queries: Sequence[Query]) -> list[ToolKey]:
+def keys(index: SearchIndex, queries: Sequence[Query]) -> set[ToolKey]:
     """The keys of the tools that are right for some queries."""
     right = {name for query in queries for name in query.right}
     known = [tool for tool in index.tools if f"{tool.server}.{tool.name}" in right]
-    return [ToolKey.of(name_stems(tool), tool.server, tool.description) for tool in known]
+    return {ToolKey.of(name_stems(tool), tool.server, tool.description) for tool in known}
 
 
-def tell_without(
-    by: str,
-    which: str,
-    queries: dict[str, list[Query]],
-    indexes: dict[str, SearchIndex],
-    corpora: dict[str, Data],
-    parts: Sequence[str],
-    terms: Sequence[str],
-) -> None:
-    """Tell how many paraphrases are found, a fifth after the other, while nothing is learnt of what they are for."""
-    index = indexes[which]
-    counts = [0, 0, 0]
-    for number in range(_FOLDS):
-        judged = [query for query in queries[which] if query.kind in tool_search.STYLES and fold(query, by) == number]
-        gone = {group(query, by) for query in judged}
-        rest = {
-            name: [
-                row
-                for row, query in enumerate(chosen)
-                if name != which or not gone & {group(replace(query, tool=tool), by) for tool in query.right}
-            ]
-            for name, chosen in queries.items()
-        }
-        weights = as_mapping(learnt([data.some(rest[name]) for name, data in corpora.items()]), parts, terms)
-        tools = [key for name in queries for key in keys(indexes[name], [queries[name][row] for row in rest[name]])]
-        as_shares = {part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}
-        for place, known in enumerate((Associations({}), Associations(as_shares, tools))):
-            search_module.associations = lambda known=known: known
-            counts[place] += tool_search.found(index.search, judged)["all"][0]
-        counts[2] += len(judged)
-    print(f"{which}, of {counts[2]}, whose {by} nothing was learnt of: {counts[0]} without, {counts[1]} with what was")
+def use(vectors: WordVectors, tools: Iterable[ToolKey]) -> None:
+    """Have the search use vectors that were learnt from tools."""
+    known = LearntTools(tools)
+    for place in (module, index_module, search_module):
+        place.word_vectors = lambda: vectors  # type: ignore[attr-defined]
+    search_module.learnt_tools = lambda: known  # type: ignore[attr-defined]
 
 
 def main() -> None:
-    """Write the file, or tell what it is worth for what it doesn't know."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--without", choices=["server", "tool"])
-    without = parser.parse_args().without
+    """Write the files, or tell what they are worth for what they don't know."""
     queries = training()
-    indexes = {which: SearchIndex(tool_search.tools(which)) for which in queries}
-    every = [query for chosen in queries.values() for query in chosen]
-    parts = {
-        part: number for number, part in enumerate(sorted({part for query in every for part in stems(query.text)}))
-    }
-    terms = sorted(set().union(*map(clear_terms, indexes.values())))
-    kept, search_module.associations = search_module.associations, lambda: Associations({})
-    least, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
-    corpora = {which: data_of(indexes[which], chosen, parts, terms) for which, chosen in queries.items()}
-    search_module.associations, search_module._LEAST_SHARE = kept, least
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--without", choices=list(queries))
+    without = parser.parse_args().without
+    use(WordVectors([], b"", dict.fromkeys(FIELDS, 1)), [])
+    share, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
+    corpora = {name: (SearchIndex(tool_search.tools(name)), chosen) for name, chosen in queries.items() if name != without}
+    data = learnt(corpora)
+    tools = sorted(set().union(*(keys(index, chosen) for index, chosen in corpora.values())))
+    search_module._LEAST_SHARE = share
     if without is None:
-        weights = as_mapping(learnt(list(corpora.values())), list(parts), terms)
-        tools = [key for which, index in indexes.items() for key in keys(index, queries[which])]
-        Path(module.__file__).with_name("associations.txt").write_text(written(weights, tools), "utf-8")
-        print(sum(map(len, weights.values())), "pairs of", len(weights), "words")
+        folder = Path(module.__file__).parent
+        (folder / "word_vectors.bin").write_bytes(data)
+        lines = [" | ".join(key) for key in tools]
+        (folder / "learnt_tools.txt").write_text(HEAD + "\n".join(lines) + "\n", "utf-8")
         return
-    for which in queries:
-        tell_without(without, which, queries, indexes, corpora, list(parts), terms)
+    before = tool_search.found(SearchIndex(tool_search.tools(without)).search, queries[without])
+    use(from_bytes(data), tools)
+    after = tool_search.found(SearchIndex(tool_search.tools(without)).search, queries[without])
+    print(f"{without}: of {before['all'][1]}, {before['all'][0]} without vectors, {after['all'][0]} with those of others")
 
 
 if __name__ == "__main__":
