@@ -35,7 +35,14 @@ from mcp_bridge.downstream.search.query import concepts, query_words
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.synonyms import thesaurus
-from mcp_bridge.downstream.search.word_vectors import WORDS_OF_FIELD, ToolVectors, WordVectors, from_bytes, to_bytes, word_vectors
+from mcp_bridge.downstream.search.word_vectors import (
+    WORDS_OF_FIELD,
+    ToolVectors,
+    WordVectors,
+    from_bytes,
+    to_bytes,
+    word_vectors,
+)
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 
@@ -406,10 +413,12 @@ def test_a_tool_is_found_by_what_is_near_to_it_alone(monkeypatch):
     for module in (index_module, search_module):
         monkeypatch.setattr(module, "word_vectors", lambda: vectors)
     index = SearchIndex(TOOLS)
-    assert [hit.tool.name for hit in index.search("zzzz")][0] == "convert"
+    assert next(hit.tool.name for hit in index.search("zzzz")) == "convert"
     assert index.search("zzzz", strict=True) == []
     assert index.search("zzzz", allowed=lambda tool: tool.name == "list_pages") == []
-    assert [hit.tool.name for hit in index.search("zzzzz delete")][0] == "delete_page", "it has the word"
+    others = index.search("zzzz", allowed=lambda tool: tool.name == "kill_session")
+    assert [hit.tool.name for hit in others] == ["kill_session"], "what isn't allowed hides nothing"
+    assert next(hit.tool.name for hit in index.search("zzzzz delete")) == "delete_page", "it has the word"
 
 
 def test_what_was_learnt_is_not_held_against_a_tool_of_which_nothing_was(monkeypatch):

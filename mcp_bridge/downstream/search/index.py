@@ -77,9 +77,7 @@ class InvertedIndex:
         vectors: Each tool's vector (`WordVectors.of_tools`), in their order.
     """
 
-    def __init__(
-        self, size: int, surfaces: list[str], postings: dict[str, Postings], vectors: Sequence[bytes]
-    ) -> None:
+    def __init__(self, size: int, surfaces: list[str], postings: dict[str, Postings], vectors: Sequence[bytes]) -> None:
         self.size = size
         self.surfaces = surfaces
         self.vectors = vectors

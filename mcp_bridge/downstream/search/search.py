@@ -56,8 +56,9 @@ _PHRASING = 2.0
 _PHRASING_OF_UNKNOWN = 0.4
 _NAME_ASKED_FOR = 0.8
 _PLACE_POWER = 1.5
-# What it counts how much nearer a tool's vector is to the query's than such a share of the nearest one's; how much less if the
-# best tool has all of the query in so many words; and what the words of a tool that nothing was learnt of count beside it.
+# What it counts how much nearer a tool's vector is to the query's than such a share of the nearest one's; how much
+# less if the best tool has all of the query in so many words; and what the words of a tool that nothing was learnt of
+# count beside it.
 _NEARNESS = 6.0
 _LEAST_COSINE = 0.5
 _HAVING_ALL = 0.7
@@ -316,24 +317,30 @@ class SearchIndex:
     ) -> dict[int, float]:
         """The scores with what the tools are worth that are near to the query (`ToolVectors`).
 
-        Less where a name is asked for, or where the best tool has the query in so many words. What was learnt says nothing
-        against a tool of which nothing was: for such a one there is a part at least of what its words are worth.
+        Less where a name is asked for, or where the best tool has the query in so many words. What was learnt says
+        nothing against a tool of which nothing was: for such a one there is a part at least of what its words are
+        worth.
         """
         cosines = self._vectors.cosines(word_vectors().of_query(_known_stems(words, wanted)))
         best = max(ranked, key=lambda number: ranked[number], default=-1)
         most = max(1.0, ranked.get(best, 0.0))
         share = (1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)) * (1 - _HAVING_ALL * shares.get(best, 0.0) ** 2)
+        nearest = 0.0
+        for number, cosine in enumerate(cosines):
+            if cosine > nearest and (allowed is None or allowed(self.tools[number])):
+                nearest = cosine
+        least = _LEAST_COSINE * nearest
+        near = {
+            number: cosine - least
+            for number, cosine in enumerate(cosines)
+            if cosine > least and (allowed is None or allowed(self.tools[number]))
+        }
+        for number, score in ranked.items():
+            if not self._learnt[number]:
+                near[number] = max(near.get(number, 0.0), _OF_UNKNOWN * score / most * (nearest - least))
         scores = {number: score / most for number, score in ranked.items()}
-        least = _LEAST_COSINE * max(cosines, default=0.0)
-        near = {number: cosine - least for number, cosine in enumerate(cosines) if cosine > least}
-        if near:
-            nearest = max(near.values())
-            for number, score in scores.items():
-                if not self._learnt[number]:
-                    near[number] = max(near.get(number, 0.0), _OF_UNKNOWN * score * nearest)
         for number, nearness in near.items():
-            if allowed is None or allowed(self.tools[number]):
-                scores[number] = scores.get(number, 0.0) + share * _NEARNESS * nearness
+            scores[number] = scores.get(number, 0.0) + share * _NEARNESS * nearness
         return scores
 
     def _fits(self, words: list[str], wanted: list[Concept]) -> Callable[[int], float]:
@@ -382,7 +389,7 @@ def _mixed(own: float, shared: float) -> float:
 
 
 def _known_stems(words: list[str], wanted: list[Concept]) -> list[str]:
-    """The stems of a query's words that have vectors; of a word that has none, the likeliest that it was meant to be."""
+    """The stems of a query's words; of a word that has no vector, the likeliest that it was meant to be."""
     by_word = {concept.words[0]: concept for concept in wanted if len(concept.words) == 1}
     found = []
     for word in words:

@@ -131,7 +131,7 @@ def _unpacked(lanes: int, count: int) -> array[int]:
 
 
 def to_bytes(stems: Sequence[str], rows: bytes, weights: Mapping[str, int]) -> bytes:
-    """Vectors as a file: a line of JSON with the weights and the number of the rows' bytes, the stems, one a line, and the rows."""
+    """Vectors as a file: a line of JSON with weights and the size of the rows; the stems, one a line; the rows."""
     head = json.dumps({"weights": dict(weights), "bytes": len(rows)})
     return "\n".join([head, *stems, ""]).encode() + rows
 

@@ -141,7 +141,9 @@ def begun(words: Iterable[str], numbers: dict[str, int]) -> Array:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     whole = [token[1:] for token in tokenizer.get_vocab() if token[:1] == _BEGINS_A_WORD]
-    general = {word for word in whole if len(word) >= _SHORTEST and word.isascii() and word.isalpha() and word.islower()}
+    general = {
+        word for word in whole if len(word) >= _SHORTEST and word.isascii() and word.isalpha() and word.islower()
+    }
     for word in sorted(general):
         numbers.setdefault(stem(word), len(numbers) + 1)
     rows = np.zeros((len(numbers) + 1, known.shape[1]), np.float32)
@@ -232,7 +234,10 @@ def learnt(corpora: dict[str, tuple[SearchIndex, list[Query]]]) -> bytes:
     unit = np.quantile(np.abs(vectors), 0.9999) / 127
     rows = (np.clip(np.round(vectors / unit), -127, 127) + 128).astype(np.uint8)
     counts = np.exp(np.array(fit["fields"]))
-    weights = {name: max(1, round(float(_WEIGHTIEST * count / counts.max()))) for name, count in zip(FIELDS, counts, strict=True)}
+    weights = {
+        name: max(1, round(float(_WEIGHTIEST * count / counts.max())))
+        for name, count in zip(FIELDS, counts, strict=True)
+    }
     told = sorted(numbers)
     return to_bytes(told, rows[[numbers[part] - 1 for part in told]].tobytes(), weights)
 
@@ -260,7 +265,9 @@ def main() -> None:
     without = parser.parse_args().without
     use(WordVectors([], b"", dict.fromkeys(FIELDS, 1)), [])
     share, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
-    corpora = {name: (SearchIndex(tool_search.tools(name)), chosen) for name, chosen in queries.items() if name != without}
+    corpora = {
+        name: (SearchIndex(tool_search.tools(name)), chosen) for name, chosen in queries.items() if name != without
+    }
     data = learnt(corpora)
     tools = sorted(set().union(*(keys(index, chosen) for index, chosen in corpora.values())))
     search_module._LEAST_SHARE = share
@@ -273,7 +280,9 @@ def main() -> None:
     before = tool_search.found(SearchIndex(tool_search.tools(without)).search, queries[without])
     use(from_bytes(data), tools)
     after = tool_search.found(SearchIndex(tool_search.tools(without)).search, queries[without])
-    print(f"{without}: of {before['all'][1]}, {before['all'][0]} without vectors, {after['all'][0]} with those of others")
+    print(
+        f"{without}: of {before['all'][1]}, {before['all'][0]} without vectors, {after['all'][0]} with those of others"
+    )
 
 
 if __name__ == "__main__":
