@@ -181,8 +181,9 @@ class SearchIndex:
                 covered[number] = covered.get(number, 0.0) + share
         # Of a phrase that no tool has, the words may be there: of nothing, they cover nothing.
         shares = {number: share / (total or 1.0) for number, share in covered.items()}
-        worth = {number: score * (1 - _COVERAGE + _COVERAGE * shares[number]) for number, score in scores.items()}
-        return worth, shares
+        return {
+            number: score * (1 - _COVERAGE + _COVERAGE * shares[number]) for number, score in scores.items()
+        }, shares
 
     def _worth(self, concept: Concept) -> tuple[float, dict[int, tuple[float, float]]]:
         """How important a concept is; and by tools' numbers what its words are worth, and how much of it they cover."""
