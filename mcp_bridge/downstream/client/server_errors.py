@@ -182,6 +182,8 @@ def start_failure(
         why = not_run
         if isinstance(failure, FileNotFoundError) and "command" in private:
             hint = "Install it, or give its full path in the configuration."
+            if "/" in spec.command:
+                hint = f"Mend the path of its command in the configuration; {_SHOW_MORE}."
     elif large := _too_large(failure, connection):
         # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
@@ -218,7 +220,9 @@ def _not_run(spec: ServerSpec, failure: BaseException | None, private: dict[str,
         return "its working directory is not there."
     if isinstance(failure, FileNotFoundError):
         private["command"] = spec.command
-        return f"there is no command {_name(spec.command)!r}."
+        if "/" in spec.command:
+            return f"there is no {_name(spec.command)!r} at its command's path."
+        return f"there is no command {spec.command!r}."
     if where := _unpassable(spec):
         return f"{where} has a character that no process can be given."
     if isinstance(failure, OSError):
