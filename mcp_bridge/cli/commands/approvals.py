@@ -61,7 +61,7 @@ def list_(
 
         rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
-            print_json({"approvals": [_record(row, ident) for row, ident in rows]})
+            print_json({"approvals": [_record(row) for row, _ in rows]})
         elif not rows:
             terminal_output.echo("Nothing waits for a decision.")
         else:
@@ -99,7 +99,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
             configuration_loading.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
         )
         if as_json:
-            print_json(_record(row, ident))
+            print_json(_record(row))
             return exit_statuses.OK
         whose = _principal(row)
         by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
@@ -173,7 +173,7 @@ def _decide(
 
             return resumed(configuration, row.approval.execution, None, named, as_json=as_json)
         if as_json:
-            print_json(_record(row, ident))
+            print_json(_record(row))
         else:
             resume = terminal_output.command(f"execution resume {ident.rpartition('.')[0]}", named)
             terminal_output.echo(f"Resume it with: {resume}")
@@ -251,9 +251,9 @@ def _print_decision(row: ApprovalRequest) -> None:
         terminal_output.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
 
 
-def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
+def _record(row: ApprovalRequest) -> dict[str, Any]:
     return {
-        "id": ident,
+        "id": f"{row.approval.execution}.{row.approval.effect}",
         "execution": row.approval.execution,
         "principal": _principal(row),
         "effect": row.approval.effect,
