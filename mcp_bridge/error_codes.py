@@ -401,7 +401,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The server did not start.",
             "The message says why; `mcp-bridge servers list --start` shows what it printed."),
         "server_unauthorized": Description(
-            "The server wants other credentials (401 or 403). The call was not made.",
+            "The server wants other credentials. After 401, the call was not made; after 403, it may have happened.",
             "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client "
             "logs in automatically."),
         "server_unavailable": Description(

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -280,7 +281,10 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
 
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
     message = f"server {spec.name!r} {failure.reason}: it wants other credentials."
-    if spec.openapi is None:
+    if tool is not None and failure.status == HTTPStatus.FORBIDDEN:
+        # A tool may answer so that has done a part of its work.
+        message = f"{spec.name}.{tool.name}: the server {failure.reason}. The call may have happened."
+    elif spec.openapi is None:
         # Of a service, this may be an operation's own answer, such as that of a login.
         message += " Nothing was called."
     message += _saying(failure)
