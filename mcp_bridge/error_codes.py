@@ -307,13 +307,13 @@ GROUPS: Final[tuple[Group, ...]] = (
             "End one that you don't need."),
         "unknown_cell": Description(
             "The session has no such cell, or that cell has left nothing to continue from.",
-            "See its cells with `mcp-bridge session show NAME`."),
+            "See its cells with `mcp-bridge session show NAME`.", exit_status=2),
         "unknown_run": Description(
             "No run was given this idempotency key, which looks like one that the bridge makes.",
             "Ask without a key, or with one of your own.", exit_status=2),
         "unknown_session": Description(
             "There is no session of that name.",
-            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
+            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`.", exit_status=2),
         "wall_timeout": Description(
             "The run took longer than a whole run may, with all waiting counted.",
             "Do less in one run."),
