@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import finish, print_json, read_database, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
@@ -59,7 +59,7 @@ def list_(
                 if everything or row.status == "open"
             ]
 
-        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = read_database(configuration_loading.load(config or ctx.obj).settings, listed)
         if as_json:
             print_json({"approvals": [_record(row) for row, _ in rows]})
         elif not rows:
@@ -95,8 +95,8 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
     named = config or ctx.obj
 
     def work() -> int:
-        row, ident = run_with_database(
-            configuration_loading.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+        row, ident = read_database(
+            configuration_loading.load(named).settings, lambda database: _find(database, approval)
         )
         if as_json:
             print_json(_record(row))
