@@ -307,13 +307,13 @@ GROUPS: Final[tuple[Group, ...]] = (
             "End one that you don't need."),
         "unknown_cell": Description(
             "The session has no such cell, or that cell has left nothing to continue from.",
-            "See its cells with `mcp-bridge session show NAME`."),
+            "See its cells with `mcp-bridge session show NAME`.", exit_status=2),
         "unknown_run": Description(
             "No run was given this idempotency key, which looks like one that the bridge makes.",
             "Ask without a key, or with one of your own.", exit_status=2),
         "unknown_session": Description(
             "There is no session of that name.",
-            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
+            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`.", exit_status=2),
         "wall_timeout": Description(
             "The run took longer than a whole run may, with all waiting counted.",
             "Do less in one run."),
@@ -401,7 +401,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The server did not start.",
             "The message says why; `mcp-bridge servers list --start` shows what it printed."),
         "server_unauthorized": Description(
-            "The server wants other credentials (401 or 403). The call was not made.",
+            "The server wants other credentials. After 401, the call was not made; after 403, it may have happened.",
             "Mend the server's `headers`, and the secrets that they name; or its `oauth` table, if its client "
             "logs in automatically."),
         "server_unavailable": Description(

@@ -138,6 +138,49 @@ def run_with_database(
     return anyio.run(opened)
 
 
+def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+    """As `run_with_database`, for work that only reads. Where no ledger has begun, none begins: it reads an empty one.
+
+    Raises:
+        BridgeError: As `run_with_database`.
+    """
+    import tempfile
+    from pathlib import Path
+
+    import anyio
+
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
+
+    if _has_begun(settings.state_dir):
+        return run_with_database(settings, work, allow_read_only=True)
+
+    async def opened(folder: str) -> T:
+        async with Database(Path(folder) / FILE_NAME) as database:
+            return await work(database)
+
+    # A ledger of its own, and not None for the work: then each would have to say by itself what there isn't.
+    with tempfile.TemporaryDirectory() as folder:
+        return anyio.run(opened, folder)
+
+
+def _has_begun(directory: Path) -> bool:
+    """Whether a ledger has begun in a state directory, or that can't be seen, of which opening it says more."""
+    from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
+    from mcp_bridge.ledger.storage.position_file import PositionFile
+    from mcp_bridge.ledger.storage.restore_staging import RESTORING
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
+
+    try:
+        names = {path.name for path in directory.iterdir()}
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    # Of one that is lost, the key, the position or what a restore has left may be there.
+    return not names.isdisjoint({FILE_NAME, KEY_FILE, PositionFile(directory / FILE_NAME).path.name, RESTORING})
+
+
 def _is_writable(path: Path) -> bool:
     from mcp_bridge.ledger.storage.storage_errors import is_full
 

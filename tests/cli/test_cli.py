@@ -509,10 +509,36 @@ def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_p
     assert ended.stdout == b"/dev/null\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        (("execution", "list", "--json"), 0, '{"executions": []}'),
+        (("session", "list", "--json"), 0, '{"sessions": []}'),
+        (("approvals", "list", "--all", "--json"), 0, '{"approvals": []}'),
+        (("program", "list", "--json"), 0, '{"programs": []}'),
+        (("execution", "show", "abc"), 2, "unknown_trace"),
+        (("session", "show", "nobody"), 2, "unknown_session"),
+        (("replay", "abc"), 2, "unknown_trace"),
+    ],
+)
+def test_a_command_that_only_reads_begins_no_ledger(setup, tmp_path, command, status, words):
+    state = tmp_path / "state"
+    env = {"MCP_BRIDGE_STATE_DIR": str(state)}
+    ended = setup.run(*command, env=env)
+    assert (ended.returncode, words in (ended.stdout + ended.stderr).decode()) == (status, True), ended
+    assert not state.exists()
+    # A secret was set there before the first run.
+    state.mkdir(0o700)
+    (state / "secrets.json").write_text("{}")
+    ended = setup.run(*command, env=env)
+    assert (ended.returncode, words in (ended.stdout + ended.stderr).decode()) == (status, True), ended
+    assert [path.name for path in state.iterdir()] == ["secrets.json"]
+
+
 def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
     setup = configure(log_file="bridge.log", log_level="info")
     env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    assert b"a ledger begins" in setup.run("execution", "list", env=env).stderr
+    assert b"a ledger begins" in setup.run("session", "end", "nobody", env=env).stderr
     file = tmp_path / "bridge.log"
     assert file.stat().st_mode & 0o777 == 0o600
     (line,) = (line for line in file.read_text().splitlines() if "a ledger begins" in line)

@@ -62,7 +62,8 @@ def asked(desk):
 def test_a_call_that_waits_for_a_person_is_listed_and_shown_with_what_on_what_and_why(asked):
     short = f"{asked.ident[:6]}.1"
     (row,) = asked.run("approvals", "list", "--json").json["approvals"]
-    assert (row["id"], row["execution"], row["status"]) == (short, asked.ident, "open")
+    assert (row["id"], row["execution"], row["status"]) == (f"{asked.ident}.1", asked.ident, "open")
+    assert asked.run("approvals", "show", row["id"], "--json").json == row
     listed = asked.run("approvals", "list").out
     assert short in listed
     assert 'local.delete {"name": "a"}' in listed
@@ -88,7 +89,7 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
 
 def test_a_decision_is_told_as_json_too(asked):
     row = asked.run("approvals", "approve", asked.ident, "--json").json
-    assert (row["id"], row["status"], row["decision"]["by"]) == (f"{asked.ident[:6]}.1", "approved", ME)
+    assert (row["id"], row["status"], row["decision"]["by"]) == (f"{asked.ident}.1", "approved", ME)
     ident = asked.suspended("clean")
     record = asked.run("approvals", "deny", ident, "--resume", "--json", code=exit_statuses.FAILED).json
     assert (record["trace_id"], record["status"]) == (ident, "failed")
@@ -218,10 +219,10 @@ def test_ids_that_name_no_question_or_several_are_usage_errors(asked):
     ident = asked.suspended("two")
     asked.says("approvals", "approve", ident, code=exit_statuses.USAGE, words=["ambiguous_id", f"{ident[:6]}."])
     listed = [row["id"] for row in asked.run("approvals", "list", "--json").json["approvals"]]
-    first, second = [one for one in listed if ident.startswith(one[:6])]
+    first, second = [one for one in listed if one.startswith(ident)]
     asked.run("approvals", "approve", first)
     # One question is left, and needs no number.
-    assert second in asked.run("approvals", "deny", ident[:8]).out
+    assert f"{ident[:6]}.{second.rpartition('.')[2]}" in asked.run("approvals", "deny", ident[:8]).out
 
 
 def test_what_a_question_says_cannot_be_taken_for_the_command_itself(desk):

@@ -60,7 +60,7 @@ async def test_a_session_is_shown_and_ended_for_the_principal_whose_it_is(sandbo
 
     for command in ("show", "end"):
         refused = await run(command, "s")
-        assert refused.exit_code == 1
+        assert refused.exit_code == 2
         assert "There is no session 's' of local, but of anna." in refused.output
         assert "--principal anna" in refused.output
     assert json.loads((await run("show", "s", "--principal", "anna")).stdout)["cells"][0]["cell"] == 1

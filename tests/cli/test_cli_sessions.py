@@ -60,7 +60,8 @@ async def test_a_session_whose_name_is_erased_is_ended_by_the_cell_that_the_list
     (row,) = [row for row in (await run("session", "list")).splitlines() if row.startswith("(erased)")]
     shown = row.split()[-1]
     assert len(shown) < len(cell.execution)
-    assert "unknown_session" in await run("session", "end", shown, "--principal", "another", code=1)
+    assert "unknown_session" in await run("session", "end", shown, "--principal", "another", code=2)
     await run("session", "end", shown)
     assert "(erased)" not in await run("session", "list")
-    assert "unknown_session" in await run("session", "end", shown, code=1)
+    assert "unknown_session" in await run("session", "end", shown, code=2)
+    assert "unknown_session" in await run("session", "show", "nobody", code=2)

@@ -312,6 +312,7 @@ async def test_a_failed_server_works_once_what_it_lacked_is_there(monkeypatch, t
     ("spec", "part"),
     [
         (ServerSpec(name="s", command="no-such-command-anywhere"), "there is no command 'no-such-command-anywhere'"),
+        (ServerSpec(name="s", command="/no/such/folder/server"), "there is no 'server' at its command's path."),
         (ServerSpec(name="s", command="/etc/passwd"), "cannot be run: Permission denied"),
         (ServerSpec(name="s", command=sys.executable, cwd="/no/such/place"), "its working directory is not there"),
         (ServerSpec(name="s", command="nul\0byte"), "command has a character that no process can be given"),

@@ -324,6 +324,21 @@ async def test_the_operators_credentials_are_missing_or_wrong():
         assert "not yours" in str(await failure(fleet, "get_pet", id=1))
 
 
+@pytest.mark.parametrize(
+    "of", [{"credentials": {"key": "vault://secret/key"}}, {"headers": {"X-Team": "vault://secret/key"}}]
+)
+async def test_a_secret_that_is_gone_hides_no_answer_of_the_service(monkeypatch, of):
+    def gone(spec, _):
+        raise BridgeError("secret_missing", "There is no secret 'key'.", server=spec.name)
+
+    async with petstore(**of) as (fleet, service):
+        await value(fleet, "headers")
+        monkeypatch.setattr(RemoteAccess, "resolve", lambda _, spec, text: gone(spec, text))
+        service.answers = [JSONResponse({"detail": "wrong password"}, 401)]
+        error = await failure(fleet, "headers")
+    assert (error.code, "wrong password" in error.message) == ("server_unauthorized", True)
+
+
 async def test_secrets_that_are_replaced_are_sent_with_the_call_after_one_that_was_refused(monkeypatch):
     async with petstore(credentials={"key": "vault://secret/key"}, headers={"X-Team": "vault://secret/key"}) as (
         fleet,

@@ -158,6 +158,27 @@ async def test_a_secret_that_is_replaced_is_sent_once_the_old_one_is_refused(
     assert server.sessions == 1, "the session goes on"
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_secret_that_is_gone_when_the_server_refuses_the_old_one_hides_no_answer(
+    governance, monkeypatch, tmp_path, status, caplog
+):
+    async def refuses(_request, message, _number):
+        return Response("not yours", status_code=status) if message["method"] == "tools/call" else None
+
+    server = ScriptedServer(refuses)
+    async with serving(server.app) as port:
+        spec = remote(port, headers={"Authorization": "Bearer vault://secret/github"})
+        async with Fleet([spec], access=remote_access(governance, login_store(tmp_path))) as fleet:
+            await fleet.server("remote").tools()
+            monkeypatch.delenv("GITHUB_SECRET")
+            error = await failure(fleet)
+    assert (error.code, error.details["status"]) == ("server_unauthorized", status)
+    assert "It says: not yours" in error.message
+    assert ("The call may have happened." in error.message) == (status == 403)
+    assert ("Nothing was called." in error.message) == (status == 401)
+    assert "can't be renewed: secret_missing" in caplog.text
+
+
 async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypatch):
     from mcp_bridge.governance.governance import govern
     from mcp_bridge.settings import Layer

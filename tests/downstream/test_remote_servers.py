@@ -578,6 +578,8 @@ async def test_what_a_server_says_with_a_refusal_is_told_on_a_line_without_crede
     async with serving(server.app) as port, Fleet([remote(port, f"/{path}?key={key}", headers=headers)]) as fleet:
         error = await failure(fleet)
     assert f" {status} " in error.message
+    assert ("The call may have happened." in error.message) == (status in {403, 500})
+    assert "Nothing was called" not in error.message, "it may have done a part"
     assert "It says: Bearer [hidden]: not for\\u202e /[hidden] and [hidden]..." in error.message
     assert len(error.message) < 1000
 

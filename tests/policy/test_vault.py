@@ -444,6 +444,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(state, monkeypa
     error = failure(file.set, "other", VALUE + "2")
     assert error.code == "secrets_file_unwritable"
     assert "No space left" in error.message
+    assert "Free the disk" in error.hint
     assert file.path.read_bytes() == before
     assert not [path for path in state.iterdir() if ".new" in path.name]
 
@@ -509,7 +510,8 @@ def test_a_writer_that_never_ends_makes_others_fail_and_not_hang(state, monkeypa
 
 def test_a_directory_that_cant_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    assert failure(SecretFile(tmp_path / "file" / "state").set, "key", VALUE).code == "secrets_file_unwritable"
+    error = failure(SecretFile(tmp_path / "file" / "state").set, "key", VALUE)
+    assert (error.code, "Free the disk" in error.hint) == ("secrets_file_unwritable", False)
     assert failure(SecretFile(tmp_path / "file").read).code == "secrets_file_unreadable"
 
 

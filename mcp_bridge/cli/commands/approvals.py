@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import finish, print_json, read_database, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
@@ -59,9 +59,9 @@ def list_(
                 if everything or row.status == "open"
             ]
 
-        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = read_database(configuration_loading.load(config or ctx.obj).settings, listed)
         if as_json:
-            print_json({"approvals": [_record(row, ident) for row, ident in rows]})
+            print_json({"approvals": [_record(row) for row, _ in rows]})
         elif not rows:
             terminal_output.echo("Nothing waits for a decision.")
         else:
@@ -95,11 +95,11 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
     named = config or ctx.obj
 
     def work() -> int:
-        row, ident = run_with_database(
-            configuration_loading.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+        row, ident = read_database(
+            configuration_loading.load(named).settings, lambda database: _find(database, approval)
         )
         if as_json:
-            print_json(_record(row, ident))
+            print_json(_record(row))
             return exit_statuses.OK
         whose = _principal(row)
         by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
@@ -173,7 +173,7 @@ def _decide(
 
             return resumed(configuration, row.approval.execution, None, named, as_json=as_json)
         if as_json:
-            print_json(_record(row, ident))
+            print_json(_record(row))
         else:
             resume = terminal_output.command(f"execution resume {ident.rpartition('.')[0]}", named)
             terminal_output.echo(f"Resume it with: {resume}")
@@ -251,9 +251,9 @@ def _print_decision(row: ApprovalRequest) -> None:
         terminal_output.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
 
 
-def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
+def _record(row: ApprovalRequest) -> dict[str, Any]:
     return {
-        "id": ident,
+        "id": f"{row.approval.execution}.{row.approval.effect}",
         "execution": row.approval.execution,
         "principal": _principal(row),
         "effect": row.approval.effect,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
@@ -435,17 +434,9 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that doesn't exist yet, or standard output."""
     if path is None:
-        try:
-            sys.stdout.flush()
-            write(sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            # The reader has closed the pipe.
-            raise
-        except OSError as exc:
-            # Otherwise Python would flush the buffer again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
+        sys.stdout.flush()
+        write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
         return
     try:
         file = create_private(path)

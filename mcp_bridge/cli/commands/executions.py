@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output, terminal_prompts
-from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.command_runner import drive, finish, print_json, read_database, run_with_bridge
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -98,7 +98,7 @@ def list_(
                 most = min(4 * most, sys.maxsize)
             return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
-        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = read_database(configuration_loading.load(config or ctx.obj).settings, listed)
         if as_json:
             facts = [
                 {
@@ -191,9 +191,7 @@ def show(
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await argument_decoding.short_id(store, row.id), entries, record
 
-        row, ident, entries, record = run_with_database(
-            configuration_loading.load(named).settings, found, allow_read_only=True
-        )
+        row, ident, entries, record = read_database(configuration_loading.load(named).settings, found)
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}

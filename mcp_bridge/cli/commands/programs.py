@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.command_runner import drive, finish, print_json, read_database, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -332,7 +332,7 @@ def from_execution(
             return await program_from_execution(store, SqliteRecorder(database), stored, first_cell)
 
         loaded = configuration_loading.load(config or ctx.obj)
-        made = run_with_database(loaded.settings, derived, allow_read_only=True)
+        made = read_database(loaded.settings, derived)
         if as_json:
             print_json({"program": made.data, "remarks": made.remarks}, indent=True)
             return exit_statuses.OK

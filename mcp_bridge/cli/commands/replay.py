@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.command_runner import print_json, read_database, run_with_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 
@@ -43,7 +43,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         row = await argument_decoding.execution(store, execution)
         return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
-    result = run_with_database(loaded.settings, found, allow_read_only=True)
+    result = read_database(loaded.settings, found)
     if isinstance(result, StoredExecution):
         result = _script(named, result, program)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import finish, print_json, read_database, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -49,7 +49,7 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
             rows = await session_rows(store, SessionStore(database), principal, can_rebuild=can_rebuild)
             return [(row, await argument_decoding.short_id(store, row.execution)) for row in rows]
 
-        rows = run_with_database(settings, listed, allow_read_only=True)
+        rows = read_database(settings, listed)
         if as_json:
             print_json({"sessions": [row._asdict() for row, _ in rows]})
         elif not rows:
@@ -96,7 +96,7 @@ def show(
             cells = [await overview.as_recorded(stored) async for stored in chain(store, whose, head)]
             return [(stored, await argument_decoding.short_id(store, stored.id)) for stored in reversed(cells)]
 
-        cells = run_with_database(configuration_loading.load(config or ctx.obj).settings, found, allow_read_only=True)
+        cells = read_database(configuration_loading.load(config or ctx.obj).settings, found)
         rows = [_cell(stored) for stored, _ in cells]
         if as_json:
             print_json({"name": name, "cells": rows})

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,8 @@ def start_failure(
         why = not_run
         if isinstance(failure, FileNotFoundError) and "command" in private:
             hint = "Install it, or give its full path in the configuration."
+            if "/" in spec.command:
+                hint = f"Mend the path of its command in the configuration; {_SHOW_MORE}."
     elif large := _too_large(failure, connection):
         # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
@@ -218,7 +221,9 @@ def _not_run(spec: ServerSpec, failure: BaseException | None, private: dict[str,
         return "its working directory is not there."
     if isinstance(failure, FileNotFoundError):
         private["command"] = spec.command
-        return f"there is no command {_name(spec.command)!r}."
+        if "/" in spec.command:
+            return f"there is no {_name(spec.command)!r} at its command's path."
+        return f"there is no command {spec.command!r}."
     if where := _unpassable(spec):
         return f"{where} has a character that no process can be given."
     if isinstance(failure, OSError):
@@ -276,7 +281,10 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
 
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
     message = f"server {spec.name!r} {failure.reason}: it wants other credentials."
-    if spec.openapi is None:
+    if tool is not None and failure.status == HTTPStatus.FORBIDDEN:
+        # A tool may answer so that has done a part of its work.
+        message = f"{spec.name}.{tool.name}: the server {failure.reason}. The call may have happened."
+    elif spec.openapi is None:
         # Of a service, this may be an operation's own answer, such as that of a login.
         message += " Nothing was called."
     message += _saying(failure)

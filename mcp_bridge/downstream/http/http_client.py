@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import socket
@@ -37,7 +38,7 @@ from mcp_bridge.downstream.http.request_logging import log_no_requests
 from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.downstream.http.retry_times import retry_after
 from mcp_bridge.downstream.http.tls_renewal import TlsRenewal, load_certificate, stamps
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -51,6 +52,8 @@ CONNECT_TIMEOUT = 10.0
 
 # Requests to one server at once; further ones wait. Every stream of events holds a connection.
 _MAX_CONNECTIONS = 100
+
+logger = logging.getLogger(__name__)
 
 # How long an unused connection is kept: less than servers keep it (Node 5 s), since a request on a connection that the
 # server closes at that moment may or may not have been read.
@@ -209,14 +212,16 @@ async def renew_headers(
         sent: The client's headers when the request was made that was refused.
 
     Returns:
-        Whether the headers are other ones by now.
-
-    Raises:
-        BridgeError: As `open_client`, for a header.
+        Whether the headers are other ones by now. They stay as they are if a secret can't be had: the log says so, and
+        the call's error is what the server has answered.
     """
     if not any(SECRET_SCHEME in value for value in spec.headers.values()):
         return False
-    headers = await anyio.to_thread.run_sync(_entry_headers, spec, access)
+    try:
+        headers = await anyio.to_thread.run_sync(_entry_headers, spec, access)
+    except BridgeError as error:
+        log_failure(logger, error, "the headers of server %r can't be renewed", spec.name)
+        return False
     client.headers.update(headers)
     return not headers.items() <= set(sent)
 

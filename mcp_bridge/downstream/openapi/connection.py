@@ -10,6 +10,7 @@ Loads the MCP SDK: import this module only where a service is connected to.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -57,7 +58,7 @@ from mcp_bridge.downstream.openapi.responses import (
 )
 from mcp_bridge.downstream.transports.http_transport import start_of_body
 from mcp_bridge.downstream.transports.server_messages import OversizedResult
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+
+logger = logging.getLogger(__name__)
 
 _COOKIE_VALUE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
 """A cookie's value (RFC 6265, section 4.1.1)."""
@@ -290,7 +293,12 @@ class OpenApiConnection(ServerConnection):
     async def _renew_credentials(self, client: httpx2.AsyncClient) -> None:
         """Put the secrets in again, for the next call. This one isn't sent again: 401 may be the operation's answer."""
         await renew_headers(client, self._spec, self._access, ())
-        values = await anyio.to_thread.run_sync(self._resolved_credentials)
+        try:
+            values = await anyio.to_thread.run_sync(self._resolved_credentials)
+        except BridgeError as error:
+            # The call's error is what the service has answered.
+            log_failure(logger, error, "the credentials of server %r can't be renewed", self._spec.name)
+            return
         if values != self._values and self._found is not None:
             self._values = values
             self._set(self._found)

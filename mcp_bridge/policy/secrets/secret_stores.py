@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -205,9 +206,12 @@ class SecretFile:
         )
 
     def _unwritable(self, exc: OSError) -> BridgeError:
+        mend = "Set MCP_BRIDGE_STATE_DIR to a directory that can be written."
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            mend = "Free the disk, or set MCP_BRIDGE_STATE_DIR to another."
         return BridgeError(
             "secrets_file_unwritable",
             f"{self.path} can't be written: {exc.strerror}.",
-            hint="Nothing has changed. Free the disk, or set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
+            hint=f"Nothing has changed. {mend}",
             file=str(self.path),
         )

@@ -167,26 +167,28 @@ class Endpoint:
             await self._pass_on(scope, body, room, receive, send)
 
     async def admit(self, connection: HTTPConnection) -> Principal:
-        """Whose request it is, which counts against its rate.
+        """Whose request it is, which counts against its rate unless it ends a session.
 
         Raises:
             RefusedRequest: It isn't authenticated, or there were too many.
         """
         principal = await self._authenticator.principal(connection)
-        self._admit(principal)
+        self._admit(principal, connection.scope["method"])
         return principal
 
     def _refusal(self, refusal: RefusedRequest) -> Response:
         """The response to a request that is refused."""
         return refusal.response()
 
-    def _admit(self, principal: Principal) -> None:
+    def _admit(self, principal: Principal, method: str) -> None:
         """Count a request against the principal's rate.
 
         Raises:
             RefusedRequest: There were too many.
         """
-        self._count(principal, principal.limits.requests_per_minute)
+        # DELETE ends a session: who asks for too much has to be able to ask for less.
+        if method != "DELETE":
+            self._count(principal, principal.limits.requests_per_minute)
 
     def _count(self, principal: Principal, rate: int | None) -> None:
         if rate is not None and (wait := self._rates.take(principal.name, rate)):

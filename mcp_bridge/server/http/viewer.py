@@ -104,7 +104,8 @@ class _ViewerApi(Endpoint):
     def _refusal(self, refusal: RefusedRequest) -> Response:
         return _response(refusal)
 
-    def _admit(self, principal: Principal) -> None:
+    def _admit(self, principal: Principal, method: str) -> None:
+        del method
         if principal.name == LOCAL_PRINCIPAL.name:
             message = "This viewer is for principals, and there are none. Use `mcp-bridge ui`."
             raise refused(403, "authentication_needed", message)

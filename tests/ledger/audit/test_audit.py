@@ -642,7 +642,7 @@ def test_a_full_standard_output_is_said(ledger):
         process = ledger.process("audit", "export", "-", stdout=full)
         _, said = process.communicate(timeout=100)
     assert process.returncode == 1
-    assert b"disk_full" in said
+    assert b"output_unwritable: Standard output can't be written: No space left on device." in said
     assert b"Traceback" not in said
 
 
