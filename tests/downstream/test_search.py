@@ -409,7 +409,7 @@ def test_vectors_are_read_as_they_were_written():
 
 
 def test_a_tool_is_found_by_what_is_near_to_it_alone(monkeypatch):
-    vectors = small_vectors({"convert": (100, 0), "zzzz": (90, 10), "kill": (0, 100), "time": (-90, -90)})
+    vectors = small_vectors({"convert": (100, 0), "zzzz": (90, 10), "kill": (50, 100), "time": (-90, -90)})
     for module in (index_module, search_module):
         monkeypatch.setattr(module, "word_vectors", lambda: vectors)
     index = SearchIndex(TOOLS)
@@ -418,6 +418,9 @@ def test_a_tool_is_found_by_what_is_near_to_it_alone(monkeypatch):
     assert index.search("zzzz", allowed=lambda tool: tool.name == "list_pages") == []
     others = index.search("zzzz", allowed=lambda tool: tool.name == "kill_session")
     assert [hit.tool.name for hit in others] == ["kill_session"], "what isn't allowed hides nothing"
+    assert index.search("zzzz", allowed=lambda tool: tool.name == "convert_time") == [], (
+        "something is near to any query"
+    )
     assert next(hit.tool.name for hit in index.search("zzzzz delete")) == "delete_page", "it has the word"
 
 

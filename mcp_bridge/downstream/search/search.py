@@ -60,9 +60,12 @@ _PLACE_POWER = 1.5
 # less if the best tool has all of the query in so many words; and what the words of a tool that nothing was learnt of
 # count beside it.
 _NEARNESS = 6.0
-_LEAST_COSINE = 0.5
+_LEAST_OF_NEAREST = 0.5
 _HAVING_ALL = 0.7
 _OF_UNKNOWN = 0.6
+# The least cosine that counts, and that of a tool that is found by nothing else: something is near to any query.
+_LEAST_COSINE = 0.2
+_LEAST_ALONE = 0.45
 # What a second need that a tool meets adds.
 _SECOND_NEED = 0.3
 
@@ -141,15 +144,18 @@ class SearchIndex:
         if allowed is not None:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
         ranked, likeness = self._by_name(words, wanted, scores)
-        most = math.inf
+        by_words = ranked
         if not strict:
-            ranked = self._by_phrasings(words, wanted, ranked, likeness, allowed)
-            # What was learnt hides no tool that is found by the query's words: the best of these has 1.
-            most = 1.0 if ranked else math.inf
-            ranked = self._by_vectors(words, wanted, ranked, likeness, shares, allowed)
+            by_words = _as_shares(self._by_phrasings(words, wanted, ranked, likeness, allowed))
+            ranked = self._by_vectors(words, wanted, by_words, likeness, shares, allowed)
         best = sorted(ranked, key=lambda number: (-round(ranked[number], 9), number))[:limit]
-        hits = [Hit(self.tools[number], ranked[number]) for number in best]
-        return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * min(most, hits[0].score)]
+        least = _LEAST_SHARE * ranked[best[0]] if best else 0.0
+        # What was learnt hides no tool that is found by the query's words.
+        return [
+            Hit(self.tools[number], ranked[number])
+            for number in best
+            if strict or ranked[number] >= least or by_words.get(number, 0.0) >= _LEAST_SHARE
+        ]
 
     def fused(self, hits: list[Hit], meaning: list[tuple[int, float]]) -> list[Hit]:
         """The hits of a search fused with the numbers of the tools that are near in meaning, each with its nearness."""
@@ -324,22 +330,22 @@ class SearchIndex:
         """
         cosines = self._vectors.cosines(word_vectors().of_query(_known_stems(words, wanted)))
         best = max(ranked, key=lambda number: ranked[number], default=-1)
-        most = max(1.0, ranked.get(best, 0.0))
         share = (1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)) * (1 - _HAVING_ALL * shares.get(best, 0.0) ** 2)
         nearest = 0.0
         for number, cosine in enumerate(cosines):
             if cosine > nearest and (allowed is None or allowed(self.tools[number])):
                 nearest = cosine
-        least = _LEAST_COSINE * nearest
+        least = max(_LEAST_COSINE, _LEAST_OF_NEAREST * nearest)
         near = {
             number: cosine - least
             for number, cosine in enumerate(cosines)
-            if cosine > least and (allowed is None or allowed(self.tools[number]))
+            if cosine > (least if number in ranked else max(least, _LEAST_ALONE))
+            and (allowed is None or allowed(self.tools[number]))
         }
         for number, score in ranked.items():
             if not self._learnt[number]:
-                near[number] = max(near.get(number, 0.0), _OF_UNKNOWN * score / most * (nearest - least))
-        scores = {number: score / most for number, score in ranked.items()}
+                near[number] = max(near.get(number, 0.0), _OF_UNKNOWN * score * max(0.0, nearest - least))
+        scores = dict(ranked)
         for number, nearness in near.items():
             scores[number] = scores.get(number, 0.0) + share * _NEARNESS * nearness
         return scores
@@ -387,6 +393,12 @@ class SearchIndex:
 def _mixed(own: float, shared: float) -> float:
     """The rarity of a term, by its own and the one that it shares with what is used for the same."""
     return (1 - _SHARED_RARITY) * own + _SHARED_RARITY * min(own, shared)
+
+
+def _as_shares(scores: dict[int, float]) -> dict[int, float]:
+    """Scores beside the best one's."""
+    most = max(scores.values(), default=0.0) or 1.0
+    return {number: score / most for number, score in scores.items()}
 
 
 def _known_stems(words: list[str], wanted: list[Concept]) -> list[str]:

@@ -3,8 +3,8 @@
 The thesaurus and the phrasings were written by hand, and know what is said for what. These vectors were learnt from
 queries and the tools that are right for them (`tests/support/tool_search/learning.py`): one for each stem, and a text's
 is the sum of its stems', as with a supervised embedding model: B. Bai et al.: Learning to Rank with (a Lot of) Word
-Features (Information Retrieval 2010). They began as a sentence model's vectors of words, so that words which no query
-for a tool had are near to others of their kind.
+Features (Information Retrieval 2010). They began as GloVe's vectors (J. Pennington et al., EMNLP 2014;
+public domain, PDDL 1.0), so that words which no query for a tool had are near to others of their kind.
 
 A vector's components are bytes, each 128 more than it is worth. The lanes of one large integer hold a component of all
 tools, or all components of a word: so the interpreter adds and multiplies many at once, and numpy isn't needed.

