@@ -435,7 +435,7 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes, se
     settings = sandboxes.settings.model_copy(update={"profile": "data"})
     prepared = await prepare(settings)
     assert prepared.image.reference == json.loads(ended.stdout)["reference"]
-    async with sandboxes.open(profile="data", timeout=60, memory=1 << 30) as bridge:
+    async with sandboxes.open(profile="data", timeout=60, memory=1 << 30, bounded=False) as bridge:
         bridge.sandboxes.prepared = prepared
 
         async def shown(code):
