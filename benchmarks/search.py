@@ -40,10 +40,6 @@ OF_OTHERS = {
 }
 """By lists of tools the queries for them, by what they are called."""
 
-LEAST = {"untaught servers": (78, 50)}
-"""The least percentage of all queries, and of each kind, where it isn't 90 and 80: four of five are to be expected of
-servers that nothing was learnt of."""
-
 
 class PlainBM25:
     """SQLite's FTS5: stems, any word of the query, one row a tool, no weights."""
@@ -83,8 +79,7 @@ async def search(bench: Bench) -> list[Row]:
         found, plain = tool_search.found(index.search, chosen), tool_search.found(plain_index.search, chosen)
         by_words[which] = found
         for kind, (good, total) in sorted(found.items()):
-            of_all, of_kind = LEAST.get(which, (90, 80))
-            least = of_all if kind == "all" else of_kind
+            least = 90 if kind == "all" else 80
             share, other = 100 * good / total, 100 * plain[kind][0] / total
             what = f"search: a right tool in the top {tool_search.TOP}, {kind}, {which}"
             note = f"{total} queries, {len(index)} tools of real servers"

@@ -49,7 +49,8 @@ class PrincipalLimits:
     Attributes:
         max_concurrent: Runs at a time.
         max_queued: Runs that wait for a place.
-        requests_per_minute: MCP requests but those that end a session, and requests for the metrics, that are answered.
+        requests_per_minute: MCP requests and requests for the metrics that are answered; beside these, as many that end
+            a session.
     """
 
     max_concurrent: int | None = None

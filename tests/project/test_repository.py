@@ -268,6 +268,17 @@ def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
     assert names == package | image
 
 
+def test_every_data_file_of_the_package_is_read_by_its_code():
+    """A table whose reader is gone would be shipped for nothing."""
+    package = REPOSITORY / "mcp_bridge"
+    code = {".py", ".js", ".html"}
+    files = [path for path in tracked() if path.is_relative_to(package)]
+    text = "\n".join(path.read_text("utf-8") for path in files if path.suffix in code)
+    data = {path.name for path in files if path.suffix not in code} - {"py.typed"}
+    assert data
+    assert [name for name in sorted(data) if name not in text] == []
+
+
 @one_wheel
 def test_the_wheel_says_what_it_needs_and_offers_both_commands(wheel):
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}

@@ -104,7 +104,7 @@ class ToolVectors:
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         dimensions = max(map(len, rows), default=0)
-        # What has no vector is as far from all as it can be without being their opposite.
+        # A tool without a vector gets that of length 0, whose cosine with any is 0.
         filled = [row or bytes([_BIAS]) * dimensions for row in rows]
         self._size = len(rows)
         self._columns = [_packed(column) for column in zip(*filled, strict=True)]

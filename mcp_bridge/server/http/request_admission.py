@@ -88,6 +88,7 @@ class Endpoint:
         self._settings = settings
         self._on_revoked = on_revoked
         self._rates = RateLimits(MAX_RATES)
+        self._ended = RateLimits(MAX_RATES)
         self._room = BodyRoom(settings.max_body_size)
         self._posts = 0
         self.draining = False
@@ -167,7 +168,7 @@ class Endpoint:
             await self._pass_on(scope, body, room, receive, send)
 
     async def admit(self, connection: HTTPConnection) -> Principal:
-        """Whose request it is, which counts against its rate unless it ends a session.
+        """Whose request it is, which counts against its rate.
 
         Raises:
             RefusedRequest: It isn't authenticated, or there were too many.
@@ -186,12 +187,12 @@ class Endpoint:
         Raises:
             RefusedRequest: There were too many.
         """
-        # DELETE ends a session: who asks for too much has to be able to ask for less.
-        if method != "DELETE":
-            self._count(principal, principal.limits.requests_per_minute)
+        # DELETE ends a session, and is counted by itself: who asks for too much has to be able to ask for less.
+        rates = self._ended if method == "DELETE" else self._rates
+        self._count(principal, principal.limits.requests_per_minute, rates)
 
-    def _count(self, principal: Principal, rate: int | None) -> None:
-        if rate is not None and (wait := self._rates.take(principal.name, rate)):
+    def _count(self, principal: Principal, rate: int | None, rates: RateLimits) -> None:
+        if rate is not None and (wait := rates.take(principal.name, rate)):
             message = f"At most {rate} requests a minute are answered."
             raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
 

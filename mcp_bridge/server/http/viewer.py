@@ -109,7 +109,7 @@ class _ViewerApi(Endpoint):
         if principal.name == LOCAL_PRINCIPAL.name:
             message = "This viewer is for principals, and there are none. Use `mcp-bridge ui`."
             raise refused(403, "authentication_needed", message)
-        self._count(principal, VIEWER_REQUESTS_PER_MINUTE)
+        self._count(principal, VIEWER_REQUESTS_PER_MINUTE, self._rates)
 
 
 def _viewer_of(request: Request) -> Viewer:

@@ -121,9 +121,8 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(shared_b
         limited = await http.post("/mcp", json=INITIALIZE, headers=bearer(ben))
         assert (limited.status_code, code_of(limited)) == (429, "too_many_requests")
         assert 1 <= int(limited.headers["retry-after"]) <= 20
-        # It can still end its sessions.
-        assert (await http.delete("/mcp", headers=bens)).status_code == 200
-        assert (await http.delete("/mcp", headers=bens)).status_code == 404
+        # It can still end its sessions, as often as it may ask for something.
+        assert [(await http.delete("/mcp", headers=bens)).status_code for _ in range(3)] == [200, 404, 429]
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await http.post("/mcp", json=ping, headers=annas)).status_code == 200
 
