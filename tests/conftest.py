@@ -2,6 +2,7 @@
 
 import signal
 
+import forked_commands
 import pytest
 from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # How long an example takes, and to make it, says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("any machine")
+
+forked_commands.install()
 
 pytest_plugins = [
     "server_fixtures",
