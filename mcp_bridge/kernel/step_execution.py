@@ -91,7 +91,11 @@ class Interpreter(GroupExecution):
         step = instruction.step
         items: Any = []
         if isinstance(step, MapStep):
-            items = step.over.fill(level.filled)
+            try:
+                items = step.over.fill(level.filled)
+            except TextTooLongError as exc:
+                # This needs no version of its own: builds that raised here instead have recorded nothing after it.
+                return self._refused(task_for(level, instruction, []), "too_large", str(exc))
             if not isinstance(items, list) or len(items) > MAX_ITEMS:
                 what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
                 message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
