@@ -96,6 +96,9 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
         assert waits["status"] == "suspended"
         went_on = await call("resume_program", trace_id=waits["trace_id"], payload={"paid": 1})
         assert (went_on["status"], went_on["output"]) == ("success", "saw z")
+        ended = await call("resume_program", trace_id=waits["trace_id"])
+        assert ended["code"] == "not_suspended"
+        assert "is not suspended: success. A script sees how it stands with `traces.get`" in ended["error"]
 
         listed = {row.name: str(row.uri) for row in (await client.list_resources()).resources}
         assert set(listed) == {"program schema", "see"}
