@@ -403,6 +403,21 @@ def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it(
     )
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_what_a_condition_says_inside_of_a_map_s_program_is_told_with_the_item_s_row(on_error):
+    inner = {"steps": [{"id": "if", "type": "condition", "condition": "$n > 1", "then": "if"}]}
+    step = {"type": "program", "program": inner, "context": {"n": "$item"}, "on_error": on_error}
+    machine, _ = run({"steps": [{"id": "each", "type": "map", "over": ["x", None], "step": step}]})
+    rows = {row["id"]: row.get("why") for row in trace_rows_with_reasons(machine)}
+    assert rows == {
+        "each[0]/if": "$n is the text 'x'",
+        "each[0]": None,
+        "each[1]/if": "$n is null",
+        "each[1]": None,
+        "each": None,
+    }
+
+
 TOOL = {"type": "tool", "tool": "t"}
 PARALLEL = {"type": "parallel", "parallel_steps": [{"id": "a", **TOOL}]}
 OF_THAT_STEP = "`parse: json` on that step makes a value of it"

@@ -48,7 +48,7 @@ MAX_MARKS = 200
 """Most values of an item that are looked for within one text."""
 
 _FIRST_MARK = 0xE000
-"""A character that texts seldom have (of Unicode's private use area). From it on, each stands for a value of an item."""
+"""Characters from this on (of Unicode's private use area), seldom in texts, each stand for a value of an item there."""
 
 _MARK = re.compile(f"([{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + MAX_MARKS)}])")
 
