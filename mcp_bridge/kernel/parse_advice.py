@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.kernel.context import CONTEXT
 from mcp_bridge.kernel.language.value_texts import quoted
-from mcp_bridge.kernel.step_types import Instruction, MapStep, ModelStep, ParallelStep, ToolStep
+from mcp_bridge.kernel.step_types import EventStep, Instruction, MapStep, ModelStep, ParallelStep, ToolStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.step_types import Program
 
 _OF_CONTEXT = "the context has to have the value itself, and not its text"
+_OF_PAYLOAD = "the payload of a resume has to be the value itself, and not its text"
 
 
 def parse_advice(values: Context, root: str, path: tuple[str, ...], *, compares: bool) -> str:
@@ -35,7 +36,7 @@ def parse_advice(values: Context, root: str, path: tuple[str, ...], *, compares:
     if is_of_context:
         step = next((each for each in _all_steps(values.program) if each.output_key == root), None)
         if step is None:
-            return "" if root.startswith("__webhook") else _OF_CONTEXT
+            return _OF_PAYLOAD if root == "__webhook__" else _OF_CONTEXT
     else:
         step = next((each for each in _all_steps(values.program) if each.id == root), None)
         if path[:1] == ("output",):
@@ -46,6 +47,8 @@ def parse_advice(values: Context, root: str, path: tuple[str, ...], *, compares:
     elif step is not None and path and isinstance(step.step, MapStep):
         which = f"the `step` of {quoted(step.id)}"
         step, path = step.children[0], path[1:]
+    if step is not None and isinstance(step.step, EventStep) and not path:
+        return _OF_PAYLOAD
     if step is None or path or not isinstance(step.step, ToolStep | ModelStep) or step.step.parses:
         return ""
     which = which or ("that step" if step.id == root else f"the step {quoted(step.id)}")

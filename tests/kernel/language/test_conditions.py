@@ -421,6 +421,7 @@ def test_what_a_condition_says_inside_of_a_map_s_program_is_told_with_the_item_s
 TOOL = {"type": "tool", "tool": "t"}
 PARALLEL = {"type": "parallel", "parallel_steps": [{"id": "a", **TOOL}]}
 OF_THAT_STEP = "`parse: json` on that step makes a value of it"
+OF_PAYLOAD = "the payload of a resume has to be the value itself, and not its text"
 OF_CONTEXT = "the context has to have the value itself, and not its text"
 
 
@@ -440,8 +441,8 @@ OF_CONTEXT = "the context has to have the value itself, and not its text"
             "[2]",
             "`parse: json` on the `step` of 's' makes a value of it",
         ),
-        ({"type": "wait", "event": "e"}, "$s > 1", None, ""),
-        ({"type": "wait", "event": "e"}, "$__webhook__ > 1", None, ""),
+        ({"type": "wait", "event": "e"}, "$s > 1", None, OF_PAYLOAD),
+        ({"type": "wait", "event": "e"}, "$__webhook__ > 1", None, OF_PAYLOAD),
         (TOOL, "$x > 1", None, OF_CONTEXT),
         (TOOL, "$ctx.x > 1", None, OF_CONTEXT),
     ],
