@@ -131,6 +131,28 @@ def test_messages_say_what_would_be_right():
     ]
 
 
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        ({"type": "tool", "name": "t"}, "tool"),
+        ({"type": "tool", "tool": "t", "name": "t"}, None),
+        ({"type": "tool", "tool": "t", "inputs": {}}, "args"),
+        ({"type": "program", "program": "inner", "input": {}}, "context"),
+        ({"type": "tool", "tool": "t", "args": {}, "arguments": {}}, None),
+        ({"type": "tool", "tool": "t", "parsed": "json"}, "parse"),
+        ({"type": "llm", "promt": "?"}, "prompt"),
+        ({"type": "wait", "duration": 1}, "seconds"),
+        ({"type": "wait", "seconds": 1, "promt": 1}, None),
+        ({"type": "map", "over": [], "steps": []}, "step"),
+        ({"type": "parallel", "steps": []}, "parallel_steps"),
+        ({"type": "condition", "if": "$a", "then": "s"}, "condition"),
+    ],
+)
+def test_of_a_field_that_there_is_not_one_is_named_that_the_step_may_have_and_has_not(step, advice):
+    (told,) = [text for text in messages(steps({"id": "s", **step})) if "there is no such field" in text]
+    assert told.partition("; ")[2] == (f"did you mean {advice!r}?" if advice else "")
+
+
 def test_the_error_tells_the_first_fault_and_how_many_more():
     with pytest.raises(InvalidProgramError) as caught:
         parse(steps(tool("a", next_step="x"), tool("b", next_step="y"), tool("c", next_step="z")))
