@@ -555,6 +555,30 @@ def test_a_name_that_no_reference_in_a_text_has_is_warned_of(name, is_warned_of)
     assert paths == (["steps[0].output_key", "steps[1].as"] if is_warned_of else [])
 
 
+def test_what_undoes_a_step_inside_another_is_warned_of_the_output_that_there_is_not_yet():
+    def undone(name, **fields):
+        undo = {"tool": "u", "args": {"x": [f"${name}.id", "$item"]}}
+        return {"type": "tool", "tool": "t", "compensate": undo, **fields}
+
+    def each(name, body, **fields):
+        return {"id": name, "type": "map", "over": [1], "step": body, **fields}
+
+    rows = [
+        each("m", undone("m")),
+        each("n", undone("n", id="one")),
+        each("o", undone("one", id="one")),
+        each("p", undone("p"), **{"as": "p"}),
+        {"id": "q", "type": "parallel", "parallel_steps": [undone("q", id="r"), undone("s", id="s")]},
+    ]
+    found = program_warnings.warnings(parse({"steps": rows}))
+    assert [str(fault) for fault in found] == [
+        "steps[0].step.compensate.args: $m has no output when these are filled in: "
+        "give this step an 'id', and refer to that",
+        "steps[1].step.compensate.args: $n has no output when these are filled in: $one is what is undone",
+        "steps[4].parallel_steps[0].compensate.args: $q has no output when these are filled in: $r is what is undone",
+    ]
+
+
 def test_a_field_that_has_no_effect_or_no_reference_to_it_is_warned_of():
     whole = tool("whole", on_error="fail", max_retries=3)
     each = {"id": "m", "type": "map", "over": "$all", "as": "$it", "step": TOOL | {"id": "x"}}
