@@ -583,7 +583,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Resume it without `servers`, or with all that it was started with.", _SCRIPT),
         "not_suspended": Description(
             "The execution is not suspended, or has been resumed already.",
-            "See its status with `mcp-bridge execution show`."),
+            "See its status with `traces.get` in a script, or with `mcp-bridge execution show`."),
         "payload_too_large": Description("The payload is too large.", "Pass less.", _SCRIPT),
         "program_sensitive": Description(
             "The program has sensitive values where no reference can stand for them.",

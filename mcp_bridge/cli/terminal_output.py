@@ -259,6 +259,12 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
             case "approval":
                 words = f"approvals show {ident}.{row['effect']}"
                 lines.append(f"{what}a person: {command(words, config)}")
+            case "in_doubt" if "tool" not in row:
+                # Of a program that a script waits for: its own record has the arguments, which are seen first.
+                shown = command(f"execution show {ident}", config)
+                lines.append(
+                    f"{escape_name(row['step'])} is in doubt: {escape_name(row['name'])} may have been called: {shown}"
+                )
             case "in_doubt":
                 lines += _doubt(row, ident, config)
             case "program":

@@ -73,9 +73,13 @@ def not_suspended(execution: str, why: str, hint: str | None = None) -> BridgeEr
     Args:
         execution: The execution's id.
         why: Its status, or a clause.
-        hint: What to do; by default, which command shows the status.
+        hint: What to do; by default, where a script and a person see how it stands.
     """
-    hint = hint or f"mcp-bridge execution show {execution} has how it stands."
+    # An agent reads it too, and has no command line.
+    hint = hint or (
+        "A script sees how it stands with `traces.get` of the module `mcp`, "
+        f"a person with `mcp-bridge execution show {execution}`."
+    )
     return BridgeError("not_suspended", f"The execution {execution} is not suspended: {why}.", hint=hint)
 
 

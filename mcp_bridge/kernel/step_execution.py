@@ -6,6 +6,7 @@ that runs it. Then the levels advance. `machine` says which event leads here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.compensation import compensation_for, record_compensation
@@ -14,6 +15,7 @@ from mcp_bridge.kernel.language.condition_errors import behind, counted_as_none,
 from mcp_bridge.kernel.language.conditions import ConditionError, condition
 from mcp_bridge.kernel.language.references import TextTooLongError
 from mcp_bridge.kernel.language.value_texts import quoted, written
+from mcp_bridge.kernel.parse_advice import parse_advice
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task, task_for
 from mcp_bridge.kernel.program_limits import (
     MAX_ITEMS,
@@ -27,7 +29,10 @@ from mcp_bridge.kernel.step_groups import GroupExecution
 from mcp_bridge.kernel.step_types import MapStep, ModelStep, StepFailedError, WaitStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_bridge.kernel.events import Outcome
+    from mcp_bridge.kernel.language.condition_errors import Advice
     from mcp_bridge.kernel.language.references import Lookup
     from mcp_bridge.kernel.program_flow import Scope
     from mcp_bridge.kernel.step_types import ConditionStep, Instruction, Step
@@ -86,12 +91,16 @@ class Interpreter(GroupExecution):
         step = instruction.step
         items: Any = []
         if isinstance(step, MapStep):
-            items = step.over.fill(level.filled)
+            try:
+                items = step.over.fill(level.filled)
+            except TextTooLongError as exc:
+                # This needs no version of its own: builds that raised here instead have recorded nothing after it.
+                return self._refused(task_for(level, instruction, []), "too_large", str(exc))
             if not isinstance(items, list) or len(items) > MAX_ITEMS:
                 what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
                 message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
                 if not isinstance(items, list):
-                    self._explain(behind(step.over, level.filled))
+                    self._explain(behind, step.over, level)
                 return self._refused(task_for(level, instruction, []), "bad_value", message)
         level.task = task = task_for(level, instruction, items)
         return self._attempt(task)
@@ -121,11 +130,11 @@ class Interpreter(GroupExecution):
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
             message = f"the condition {quoted(text)} fails: {exc}"
-            self._explain(reason(exc, level.compared))
+            self._explain(reason, exc, level, compares=True)
             return StepResult(path, status, None, message, "bad_condition")
         if missing and level is self.level and (equated := [each for each in missing if each in read.equated]):
             # The row of an inner program's step comes when that program has ended.
-            self._explain(counted_as_none(equated, level.compared))
+            self._explain(counted_as_none, equated, level, compares=True)
         chosen = None if target is None else level.program.steps[target].id
         return new(StepResult, (path, "success", chosen, None, None, 0, None))
 
@@ -209,7 +218,7 @@ class Interpreter(GroupExecution):
             return self._refused(task, "too_large", str(exc))
         except StepFailedError as exc:
             if isinstance(task.step, WaitStep):
-                self._explain(behind(task.step.seconds, task.level.filled))
+                self._explain(behind, task.step.seconds, task.level)
             return self._refused(task, exc.code, str(exc))
         return None
 
@@ -338,9 +347,14 @@ class Interpreter(GroupExecution):
         if level.task is None:
             self._advance(level)
 
-    def _explain(self, why: str) -> None:
-        """Keep why the step whose row is the next one failed."""
-        if why and len(self.reasons) < MAX_REASONS:
+    def _explain(
+        self, explanation: Callable[[Any, Lookup, Advice], str], what: Any, level: Level, *, compares: bool = False
+    ) -> None:
+        """Keep why the step whose row is the next one failed, or what its condition counted as None."""
+        if len(self.reasons) >= MAX_REASONS:
+            return
+        lookup = level.compared if compares else level.filled
+        if why := explanation(what, lookup, partial(parse_advice, level, compares=compares)):
             self.reasons[len(self.rows)] = why
 
 

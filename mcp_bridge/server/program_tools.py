@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge.errors import BridgeError, RunInterruptedError
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.json_parsing import MAX_PARSED_CHARS, NotJSONError, parsed
 from mcp_bridge.server.answers.cut_output import cut
 from mcp_bridge.server.messages.argument_faults import argument_faults
 
@@ -42,7 +43,7 @@ class RunProgram(_Arguments):
     """Arguments of `run_program`."""
 
     program: Annotated[dict[str, Any] | str, Field(description="The program, or the name of a saved one")]
-    context: Annotated[dict[str, Any], Field(description="Values of its $references")] = {}
+    context: Annotated[dict[str, Any] | str, Field(description="Values of its $references")] = {}
     save_as: Annotated[str, Field(description="Keep the program under this name; empty: don't")] = ""
     idempotency_key: Annotated[str, Field(description="With a key the program runs once")] = ""
 
@@ -79,19 +80,38 @@ class DeleteProgram(_Arguments):
 async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
     asked = arguments.program
     name = arguments.save_as
+    context = _context(arguments.context)
     if isinstance(asked, str) and await bridge.programs.library.has(asked, bridge.principal.name):
         name = asked
     if arguments.save_as:
         await bridge.programs.library.save(arguments.save_as, arguments.program, bridge.principal.name)
     record = await bridge.run_program(
         arguments.program,
-        arguments.context,
+        context,
         arguments.idempotency_key or None,
         asker=questions,
         sampler=questions.sample,
         on_begun=questions.begun,
     )
     return _summary(record, name)
+
+
+def _context(given: dict[str, Any] | str) -> dict[str, Any]:
+    """The context; as for programs, models also give a text of JSON.
+
+    Raises:
+        BridgeError: `bad_context`.
+    """
+    if isinstance(given, dict):
+        return given
+    try:
+        context = parsed(given)
+    except NotJSONError:
+        context = None
+    if not isinstance(context, dict):
+        message = f"The context can't be taken: this text is no JSON object of at most {MAX_PARSED_CHARS} characters."
+        raise BridgeError("bad_context", message, hint="Pass an object of names and values.")
+    return context
 
 
 async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:

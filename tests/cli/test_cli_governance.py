@@ -520,6 +520,15 @@ def narrow():
 IN_DOUBT = {"kind": "in_doubt", "step": "s", "effect": 1, "tool": "x", "since": 0}
 
 
+def test_a_doubt_of_a_program_that_a_script_waits_for_is_shown_with_where_it_is_settled():
+    inner = {"kind": "in_doubt", "step": "s\x1b", "effect": 1, "name": "pay\x1b"}
+    row = {"kind": "program", "step": "0#1", "effect": "0#1", "name": "p", "execution": "abcdef", "waiting": [inner]}
+    assert terminal_output.next_steps([row], "0" * 16, None) == [
+        "0#1 waits for the program p: mcp-bridge execution show abcdef",
+        "  s\\x1b is in doubt: pay\\x1b may have been called: mcp-bridge execution show abcdef",
+    ]
+
+
 @pytest.mark.parametrize("wide", "漢\u1b44\u1bf2\u1715\u4dc0\u3248\u00a7", ids=lambda char: f"{ord(char):04x}")
 def test_a_terminal_does_not_choose_where_a_line_of_a_question_begins(narrow, wide):
     # Terminals show more columns of some of these than Unicode says.

@@ -77,6 +77,10 @@ def test_a_whole_number_of_a_float_is_written_as_an_integer(value, written):
     assert built(parameter("path", "simple", explode=False), "x", color=value).url == f"{BASE}/x{encoded}"
     assert built(parameter("header", "simple", explode=False), "x", color=value).headers["color"] == written
     assert built(parameter("cookie", "form", explode=True), "x", color=value).headers["cookie"] == f"color={encoded}"
+    media = {"application/json": {"schema": {"properties": {"lines": {"type": "array"}, "text": {"type": "string"}}}}}
+    service = compiled(document({"/x": {"post": {"operationId": "x", "requestBody": {"content": media}}}}))
+    body = built(service, "x", lines=[{"count": value}], text="5.0").content
+    assert body == f'{{"lines":[{{"count":{written}}}],"text":"5.0"}}'.encode()
 
 
 def test_a_parameter_with_content_is_json():

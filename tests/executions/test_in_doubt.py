@@ -209,8 +209,10 @@ async def test_a_settlement_names_its_doubt_or_there_is_only_one(hosts):
     record = hosts.run(each)
     assert doubts(record) == [("each[0]", "hang"), ("each[1]", "hang")]
     execution = record["trace_id"]
+    resumed = await entries(hosts, execution, "resume")
     assert hosts.settle(execution, "happened")["code"] == "ambiguous_id"
     assert hosts.settle(execution, "happened", "each[2]")["code"] == "unknown_doubt"
+    assert await entries(hosts, execution, "resume") == resumed, "nothing was settled, and nothing went on"
     assert hosts.run(each) == record
     number = str(record["waiting"][0]["effect"])
     record = hosts.settle(execution, "happened", number, value=1)

@@ -123,6 +123,19 @@ async def test_a_reference_that_leads_nowhere_is_named_where_an_argument_is_refu
     record = hosts.run(tool("number"), context={"x": "a"}, key=None)
     assert record["code"] == "bad_arguments"
     assert "Nothing is behind" not in record["error"]
+    record = hosts.run(tool("refuse"), context={"xx": 1}, key=None)
+    assert record["code"] == "tool_error"
+    assert "there is no $x (Nothing is behind $x: neither in the context nor in an output.)" in record["error"]
+    record = hosts.run(tool("number", text="$$x"), context={"xx": 1}, key=None)
+    assert record["code"] == "bad_arguments"
+    assert "Nothing is behind" not in record["error"], "it is a text, and no reference"
+
+
+async def test_a_reference_alone_where_a_text_is_wanted_is_told_to_be_the_value_itself(hosts):
+    told = "$x alone is the value itself; within a longer text it is written out."
+    record = hosts.run(tool("two"), context={"x": ["a"]}, key=None)
+    assert (record["code"], told in record["error"]) == ("bad_arguments", True)
+    assert hosts.run(tool("two", text="$x."), context={"x": ["a"]}, key=None)["output"] == "two:['a']."
 
 
 async def test_an_approved_call_that_is_pending_is_not_made_again_by_what_it_waits_for(hosts):

@@ -9,7 +9,7 @@ from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, R
 from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program_limits import MAX_ITEMS
-from mcp_bridge.kernel.state import dump
+from mcp_bridge.kernel.state import dump, restore
 from mcp_bridge.kernel.step_types import DEFAULT_MAX_STEPS
 
 
@@ -799,6 +799,29 @@ def test_a_context_that_grows_too_large_fails_its_step():
         inner("p", tool("a"), context={"x": "$big$big"}, on_error="skip"), tool("b"), context={"big": "x" * (3 << 20)}
     )
     assert (play.asked, play.machine.rows[0].code) == (["b"], "too_large")
+
+
+@pytest.mark.parametrize(
+    ("over", "fields"),
+    [
+        ("$t", {"retry": {"max_attempts": 3}}),
+        ("$['a-b']", {"timeout_seconds": 9}),
+        (["$t", "$t"], {"on_error": "skip"}),
+    ],
+)
+def test_a_list_to_go_over_that_is_too_large_fails_its_step(over, fields):
+    play = Play(tool("t"), each("m", over, BODY, **fields), tool("b"), context={"a-b": ["x" * (8 << 20)]})
+    play.ok([["x" * (8 << 20)]])
+    row = play.machine.rows[1]
+    assert (row.id, row.code, row.retries) == ("m", "too_large", 0)
+    assert "more than 8388608 characters and values" in row.error
+    assert (play.asked, play.machine.status) == (["b"], "running") if "on_error" in fields else ([], "failed")
+    restore(play.machine.program, dump(play.machine))
+
+
+def test_a_list_to_go_over_that_is_too_large_at_the_start_fails_the_program():
+    play = Play(each("m", ["$big"] * 3, BODY), context={"big": "x" * (3 << 20)})
+    assert (play.machine.rows[0].code, play.machine.status) == ("too_large", "failed")
 
 
 # --- approvals ------------------------------------------------------------------------------------------------------------

@@ -131,6 +131,28 @@ def test_messages_say_what_would_be_right():
     ]
 
 
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        ({"type": "tool", "name": "t"}, "tool"),
+        ({"type": "tool", "tool": "t", "name": "t"}, None),
+        ({"type": "tool", "tool": "t", "inputs": {}}, "args"),
+        ({"type": "program", "program": "inner", "input": {}}, "context"),
+        ({"type": "tool", "tool": "t", "args": {}, "arguments": {}}, None),
+        ({"type": "tool", "tool": "t", "parsed": "json"}, "parse"),
+        ({"type": "llm", "promt": "?"}, "prompt"),
+        ({"type": "wait", "duration": 1}, "seconds"),
+        ({"type": "wait", "seconds": 1, "promt": 1}, None),
+        ({"type": "map", "over": [], "steps": []}, "step"),
+        ({"type": "parallel", "steps": []}, "parallel_steps"),
+        ({"type": "condition", "if": "$a", "then": "s"}, "condition"),
+    ],
+)
+def test_of_a_field_that_there_is_not_one_is_named_that_the_step_may_have_and_has_not(step, advice):
+    (told,) = [text for text in messages(steps({"id": "s", **step})) if "there is no such field" in text]
+    assert told.partition("; ")[2] == (f"did you mean {advice!r}?" if advice else "")
+
+
 def test_the_error_tells_the_first_fault_and_how_many_more():
     with pytest.raises(InvalidProgramError) as caught:
         parse(steps(tool("a", next_step="x"), tool("b", next_step="y"), tool("c", next_step="z")))
@@ -531,6 +553,30 @@ def test_a_name_that_no_reference_in_a_text_has_is_warned_of(name, is_warned_of)
     found = program_warnings.warnings(parse(steps(tool("a", output_key=name), each)))
     paths = [fault.path for fault in found if "no reference in a text" in fault.message]
     assert paths == (["steps[0].output_key", "steps[1].as"] if is_warned_of else [])
+
+
+def test_what_undoes_a_step_inside_another_is_warned_of_the_output_that_there_is_not_yet():
+    def undone(name, **fields):
+        undo = {"tool": "u", "args": {"x": [f"${name}.id", "$item"]}}
+        return {"type": "tool", "tool": "t", "compensate": undo, **fields}
+
+    def each(name, body, **fields):
+        return {"id": name, "type": "map", "over": [1], "step": body, **fields}
+
+    rows = [
+        each("m", undone("m")),
+        each("n", undone("n", id="one")),
+        each("o", undone("one", id="one")),
+        each("p", undone("p"), **{"as": "p"}),
+        {"id": "q", "type": "parallel", "parallel_steps": [undone("q", id="r"), undone("s", id="s")]},
+    ]
+    found = program_warnings.warnings(parse({"steps": rows}))
+    assert [str(fault) for fault in found] == [
+        "steps[0].step.compensate.args: $m has no output when these are filled in: "
+        "give this step an 'id', and refer to that",
+        "steps[1].step.compensate.args: $n has no output when these are filled in: $one is what is undone",
+        "steps[4].parallel_steps[0].compensate.args: $q has no output when these are filled in: $r is what is undone",
+    ]
 
 
 def test_a_field_that_has_no_effect_or_no_reference_to_it_is_warned_of():

@@ -52,6 +52,9 @@ def test_a_limit_is_reached_and_never_passed(kind, code, one, three, principal):
     holder = "everything this principal runs" if principal else "this execution"
     assert caught.value.message.endswith(f"for {holder} is reached.")
     assert caught.value.details == {"limit": kind}
+    raised = f"`{kind}` in [policy.limits{'.principal' if principal else ''}]."
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith(raised)
     assert not any(sign.isdigit() for sign in str(caught.value))
 
 

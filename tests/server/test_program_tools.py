@@ -96,6 +96,9 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
         assert waits["status"] == "suspended"
         went_on = await call("resume_program", trace_id=waits["trace_id"], payload={"paid": 1})
         assert (went_on["status"], went_on["output"]) == ("success", "saw z")
+        ended = await call("resume_program", trace_id=waits["trace_id"])
+        assert ended["code"] == "not_suspended"
+        assert "is not suspended: success. A script sees how it stands with `traces.get`" in ended["error"]
 
         listed = {row.name: str(row.uri) for row in (await client.list_resources()).resources}
         assert set(listed) == {"program schema", "see"}
@@ -123,6 +126,13 @@ async def test_a_program_may_be_given_as_a_text_of_json_and_mistakes_are_told_in
             assert (ran["output"], ran["program_id"]) == ("saw x", "kept")
         assert await call("get_program", program_id="kept") == program
 
+        for text in ('{"who": "x"}', '```json\n{"who": "x"}\n```'):
+            assert (await call("run_program", program="kept", context=text))["output"] == "saw x"
+        for text in ("", "who: x", "[]", '{"who":'):
+            wrong = await call("run_program", program="kept", context=text, save_as="other")
+            assert (wrong["code"], "Pass an object" in wrong["error"]) == ("bad_context", True)
+        assert (await call("get_program", program_id="other"))["code"] == "unknown_program"
+
         for text in ("steps:\n  - {id: a, type: tool}", '[[steps]]\nid = "a"', '{"steps": [', "[]"):
             wrong = await call("run_program", program=text)
             assert wrong["code"] == "invalid_program"
@@ -139,8 +149,8 @@ async def test_a_program_may_be_given_as_a_text_of_json_and_mistakes_are_told_in
         assert (await call("run_program", program=program, save_as=" "))["code"] == "reserved_name"
 
         told = {
-            "program: must be an object or a text, not a list; context: must be an object, not a text.": await call(
-                "run_program", program=[], context="{}"
+            "program: must be an object or a text, not a list; context: must be an object or a text, not a list.": (
+                await call("run_program", program=[], context=[])
             ),
             "name: there is no such argument; there are: program_id; program_id: is required.": await call(
                 "get_program", name="kept"

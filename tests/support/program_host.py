@@ -109,6 +109,11 @@ async def hang_again(text: str) -> str:
     return f"hang_again:{text}"
 
 
+@mcp_bridge.tool(idempotent=True)
+def refuse(text: str) -> str:
+    raise ValueError(f"there is no {text}")
+
+
 @mcp_bridge.tool
 def number(text: int) -> int:
     return text

@@ -207,24 +207,30 @@ def _text(name: str, value: Any) -> str:
                 f"{name}: contains a character that can't be sent there (U+0000, or half a surrogate pair)"
             )
         return value
-    return "" if value is None else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    """What is no string as a text outside of JSON.
-
-    A whole number is an integer: many services take `5` for one, but not `5.0`.
-    """
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
-        value = int(value)
-    return _json(value)
+    return "" if value is None else _json(value)
 
 
 def _json(value: Any) -> str:
+    """A value as JSON, with whole numbers as integers: many services take `5` for one, but not `5.0`."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = _dumped(value)
+        # Most values have none, and a copy costs more than all else.
+        return _dumped(_with_integers(value)) if ".0" in text else text
     except RecursionError:
         raise ValueError("the arguments are nested too deeply") from None
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _with_integers(value: Any) -> Any:
+    """A value in which whole numbers are integers, however they were computed."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    return [_with_integers(each) for each in value] if isinstance(value, list) else value
 
 
 def _field_json(value: Any, field_plan: FieldPlan) -> str:
@@ -563,7 +569,7 @@ def _part(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, byt
     if isinstance(value, str) and not field_plan.as_json:
         return None, value.encode(), media
     kind = media or ("application/json" if isinstance(value, (dict, list)) else None)
-    text = _field_json(value, field_plan) if field_plan.as_json else _plain(value)
+    text = _field_json(value, field_plan) if field_plan.as_json else _json(value)
     return None, text.encode(), kind
 
 

@@ -14,8 +14,8 @@ from mcp_bridge.executions.programs.waits import wait
 from mcp_bridge.gate.model_steps import kernel_usage
 from mcp_bridge.gate.policy_check import ApprovalNeededError, projected
 from mcp_bridge.kernel.events import Outcome
-from mcp_bridge.kernel.language.references import WHOLE
 from mcp_bridge.kernel.machine import APPROVAL
+from mcp_bridge.kernel.step_types import ToolStep
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, time_limit
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
     from mcp_bridge.kernel.language.program_parser import Program
+    from mcp_bridge.kernel.language.references import Template
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.secrets.known_values import Scalar
@@ -146,6 +147,7 @@ class ProgramEffects:
             program_ref(program, name, run.origin, self._operators)
             for name, program in run.machine.programs_of(effect.id)
         )
+        step = run.machine.waiting[effect.id].step
         undoing = effect.attempt if run.machine.undoes(effect.id) else 0
         call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step, undoing))
         # Before anything of it is recorded.
@@ -160,12 +162,8 @@ class ProgramEffects:
                 if limit.cancelled_caught:
                     raise TimeoutError
         except BridgeError as exc:
-            empty = [text for text in leaves(effect.arguments) if isinstance(text, str) and WHOLE.fullmatch(text)]
-            if exc.code == "bad_arguments" and empty:
-                # The most common mistake: a name that is mistyped, or missing from the context.
-                names = ", ".join(sorted(set(empty)))
-                nothing = f"Nothing is behind {names}: neither in the context nor in an output."
-                exc.hint = f"{nothing} {exc.hint}" if exc.hint else nothing
+            if isinstance(step, ToolStep) and (advice := _about_references(exc, step.args, effect.arguments)):
+                exc.hint = f"{advice} {exc.hint}" if exc.hint else advice
             raise
         if result.is_pending:
             return Outcome(effect.id, "pending")
@@ -199,3 +197,26 @@ class ProgramEffects:
             status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
             return Outcome(effect.id, status, None, error.code, str(error), kernel_usage(exc.usage))
         return Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
+
+
+def _about_references(error: BridgeError, args: Template, filled: dict[str, Any]) -> str:
+    """What references of a step's arguments have to do with the error of its call; empty if they seem to have nothing.
+
+    Args:
+        error: Of the call.
+        args: The step's arguments.
+        filled: What the tool was to get.
+    """
+    if error.code not in {"bad_arguments", "tool_error"}:
+        return ""
+    # The most common mistakes: a name that is mistyped, or missing from the context; and a text of something else.
+    if empty := args.whole_references.intersection(text for text in leaves(filled) if isinstance(text, str)):
+        nothing = f"Nothing is behind {', '.join(sorted(empty))}: neither in the context nor in an output."
+        # What a tool says may end without a full stop.
+        return f"({nothing})" if error.code == "tool_error" else nothing
+    if error.code == "bad_arguments" and "string" in error.message:
+        for name, value in filled.items():
+            text = args.lone_reference(name)
+            if text is not None and not isinstance(value, str) and f"{name}: " in error.message:
+                return f"{text} alone is the value itself; within a longer text it is written out."
+    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.executions import in_doubt
+from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.log.payloads import EffectSettlement
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ async def settle_program(
     Raises:
         BridgeError: As `Programs.taken`, `in_doubt.find_doubt` and `ProgramRun.resolve`.
     """
+    stored = await programs.lifecycle.stored(execution, principal)
+    if stored.status == "suspended":
+        # Before it is taken: nothing is recorded of a name that is mistyped or missing.
+        rows = (stored.record or {}).get("waiting", ())
+        in_doubt.find_doubt({row["effect"]: row for row in rows if row["kind"] == IN_DOUBT}, name, execution)
     async with programs.taken(execution, principal, effects) as (_, run):
         doubt = in_doubt.find_doubt(run.doubts, name, execution)
         projected = await run.own(await effects.project(settlement._asdict()))

@@ -3,8 +3,8 @@
 These texts are for people. They aren't part of a state, so that they may change without changing its bytes.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.conditions import ConditionError, Reference
@@ -21,52 +21,63 @@ _MAX_NAMES = 50
 _TRIED_CHARS = 10_000
 """Of a text that is parsed to see whether it is JSON."""
 
+Advice: TypeAlias = Callable[[str, tuple[str, ...]], str]
+"""From a reference to a text that is JSON to what makes a value of it; empty where nothing does."""
 
-def reason(error: ConditionError, lookup: Lookup) -> str:
+
+def reason(error: ConditionError, lookup: Lookup, advice: Advice) -> str:
     """A sentence on each reference of the comparison; empty if it had none.
 
     Args:
         error: What the condition raised.
         lookup: What it was evaluated with.
+        advice: On texts that are JSON.
     """
-    return "; ".join(dict.fromkeys(_stands_for(root, path, lookup) for root, path in error.references))
+    return "; ".join(dict.fromkeys(_stands_for(root, path, lookup, advice) for root, path in error.references))
 
 
-def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
+def counted_as_none(references: Iterable[Reference], lookup: Lookup, advice: Advice) -> str:
     """A sentence on each reference that leads nowhere and was counted as None by a condition.
 
     Args:
         references: Those references.
         lookup: What the condition was evaluated with.
+        advice: On texts that are JSON.
     """
     return "; ".join(
-        f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup)}"
+        f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup, advice)}"
         for root, path in dict.fromkeys(references)
     )
 
 
-def behind(template: Template, lookup: Lookup) -> str:
+def behind(template: Template, lookup: Lookup, advice: Advice) -> str:
     """A sentence on what a template that is one reference stands for; empty for any other.
 
     Args:
         template: The template.
         lookup: What it was filled with.
+        advice: On texts that are JSON.
     """
-    return "" if template.reference is None else _stands_for(*template.reference, lookup)
+    return "" if template.reference is None else _stands_for(*template.reference, lookup, advice)
 
 
-def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
+def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup, advice: Advice) -> str:
     value = lookup(root, ())
     if value is MISSING:
         return f"there is no {_written(root, ())}, neither in the context nor as a step that has an output"
     for count in range(1, min(len(path), _MAX_NAMES) + 1):
         inner = lookup(root, path[:count])
         if inner is MISSING:
-            return (
-                f"{_written(root, path[: count - 1])} is {_kind(value)}, and has no {path[count - 1]}{_advice(value)}"
-            )
+            known = path[: count - 1]
+            what = f"{_written(root, known)} is {_kind(value)}, and has no {path[count - 1]}"
+            return what + (_clause(advice(root, known)) if _is_json(value) else "")
         value = inner
-    return f"{_written(root, path[:_MAX_NAMES])} is {_kind(value)}{_advice(value)}"
+    path = path[:_MAX_NAMES]
+    return f"{_written(root, path)} is {_kind(value)}" + (_clause(advice(root, path)) if _is_json(value) else "")
+
+
+def _clause(text: str) -> str:
+    return text and f": {text}"
 
 
 def _written(root: str, path: tuple[str, ...]) -> str:
@@ -85,12 +96,11 @@ def _kind(value: Any) -> str:
     return canonical(value).decode()[:_SHOWN_CHARS]
 
 
-def _advice(value: Any) -> str:
-    """How a text that is JSON becomes a value; empty for anything else."""
+def _is_json(value: Any) -> bool:
+    """Whether a value is a text of another value."""
     if not isinstance(value, str) or len(value) > _TRIED_CHARS:
-        return ""
+        return False
     try:
-        is_value = not isinstance(parsed(value), str)
+        return not isinstance(parsed(value), str)
     except NotJSONError:
-        return ""
-    return ": `parse: json` on that step makes a value of it" if is_value else ""
+        return False

@@ -48,7 +48,8 @@ def _of_row(row: Row) -> Iterator[tuple[str, str]]:
     for field in ("as", "output_key"):
         if (name := row.get(field)) is not None and not WORD.fullmatch(name):
             yield field, f"no reference in a text or in arguments leads to {name[:60]!r}: write letters, digits and _"
-    if row["type"] == "map" and row["step"].get("id"):
+    if row["type"] == "map" and row["step"].get("id") and not row["step"].get("compensate"):
+        # What undoes it can refer to it.
         yield "step.id", "no reference leads to a map's step: this has no effect"
     if row.get("is_terminal") and row.get("next_step") is not None:
         yield "is_terminal", "the program continues at 'next_step': this has no effect"

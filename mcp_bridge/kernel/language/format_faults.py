@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mcp_bridge.kernel.language.step_fields import MAX_NAME_CHARS, Json
+from mcp_bridge.kernel.language.step_fields import FIELDS, MAX_NAME_CHARS, Json
 from mcp_bridge.kernel.values import canonical
 
 
@@ -37,15 +37,27 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 _UNQUOTABLE = (dict, list, type(None))
 """What no quotes make a text of."""
 
-_OFTEN_MEANT = {
-    "input": "args",
-    "arguments": "args",
-    "params": "args",
-    "name": "id",
-    "else": "otherwise",
-    "next": "next_step",
-    "timeout": "timeout_seconds",
+_OFTEN_MEANT: dict[str, tuple[str, ...]] = {
+    "input": ("args", "context"),
+    "inputs": ("args", "context"),
+    "arguments": ("args",),
+    "params": ("args",),
+    "parameters": ("args",),
+    "name": ("id", "tool"),
+    "if": ("condition",),
+    "else": ("otherwise",),
+    "next": ("next_step",),
+    "goto": ("next_step",),
+    "timeout": ("timeout_seconds",),
+    "items": ("over",),
+    "for_each": ("over",),
+    "steps": ("parallel_steps", "step"),
+    "retries": ("max_retries",),
+    "question": ("message",),
+    "duration": ("seconds",),
+    "save_as": ("output_key",),
 }
+"""What is meant by names of other languages: of several, the first that the step may have, and hasn't."""
 
 
 def faults(value: Any, fragment: Json, path: str) -> Iterator[Fault]:
@@ -83,7 +95,7 @@ def _object_faults(value: Json, fragment: Json, path: str) -> Iterator[Fault]:
         if name in properties:
             yield from faults(item, properties[name], where)
         elif "additionalProperties" in fragment:
-            yield Fault(where, "unknown_field", "there is no such field" + _nearest(name, properties))
+            yield Fault(where, "unknown_field", "there is no such field" + _nearest(name, properties, value))
 
 
 def _list_faults(value: list[Any], fragment: Json, path: str) -> Iterator[Fault]:
@@ -142,9 +154,17 @@ def _shown(value: Any) -> str:
 _SHOWN_CHARS = 60
 
 
-def _nearest(name: str, names: Json) -> str:
+def _nearest(name: str, properties: Json, given: Json) -> str:
+    """The field that was meant: none that is there already, or that only steps of other types have."""
     import difflib  # noqa: PLC0415  (few programs have a fault)
 
-    meant = _OFTEN_MEANT.get(name)
-    close = [meant] if meant in names else difflib.get_close_matches(name[:MAX_NAME_CHARS], names, n=1)
+    free = [each for each, fragment in properties.items() if each not in given and not _is_of_others(each, fragment)]
+    close = [each for each in _OFTEN_MEANT.get(name, ()) if each in free]
+    close = close or difflib.get_close_matches(name[:MAX_NAME_CHARS], free, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_of_others(name: str, fragment: Json) -> bool:
+    """Whether a field may only have its default value, since it belongs to steps of other types."""
+    default = FIELDS[name][1] if name in FIELDS else None
+    return "enum" in fragment and all(option in (default, None) for option in fragment["enum"])

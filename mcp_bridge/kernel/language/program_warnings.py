@@ -60,7 +60,7 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
 
 def warnings(program: Program) -> tuple[Fault, ...]:
     """What is legal, and looks like a mistake: what leads nowhere, such as a step or a reference, and idle fields."""
-    found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names, _concurrent))
+    found = (kind(program.steps) for kind in (_like_paths, _lost_items, _references_in_names, _concurrent, _undoing))
     few = (fault for each in found for fault in itertools.islice(each, _MAX_WARNINGS))
     fields = itertools.islice(field_warnings(program.data), _MAX_WARNINGS)
     return (*_unreachable(program.steps), *_brackets_in_templates(program.data), *few, *fields)
@@ -145,6 +145,22 @@ def _concurrent(steps: tuple[Step, ...]) -> Iterator[Fault]:
                     if lost := sorted((own & template.roots) - {child.id}):
                         message = f"${lost[0][:60]} has no output before all steps of {step.id[:60]!r} have ended"
                         yield Fault(f"{where}.{field}", "reference_in_text", message)
+
+
+def _undoing(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    """References of what undoes a step inside another to that other one: the arguments are filled in before it ends."""
+    for place, step in _everywhere(steps):
+        if not isinstance(step, ParallelStep | MapStep):
+            continue
+        for where, child in _within(step, place):
+            if not isinstance(child, ToolStep) or child.compensation is None or step.id == child.id:
+                continue
+            if step.id in child.compensation.args.roots - {step.item_name if isinstance(step, MapStep) else ""}:
+                meant = (
+                    f"${child.id[:60]} is what is undone" if child.id else "give this step an 'id', and refer to that"
+                )
+                message = f"${step.id[:60]} has no output when these are filled in: {meant}"
+                yield Fault(f"{where}.compensate.args", "reference_in_text", message)
 
 
 def _templates(step: Step) -> Iterator[tuple[str, Template]]:

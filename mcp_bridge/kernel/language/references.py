@@ -192,6 +192,16 @@ class Template:
         parts = list(_parts(self._value)) if isinstance(self._value, str) else []
         return (parts[0][1], parts[0][2]) if len(parts) == 1 and not isinstance(parts[0], str) else None
 
+    @property
+    def whole_references(self) -> frozenset[str]:
+        """Its texts that are one reference each."""
+        return frozenset(text for text in _texts(self._value) if WHOLE.fullmatch(text))
+
+    def lone_reference(self, field: str) -> str | None:
+        """The text of a field, if the value is an object and that text is one reference."""
+        text = self._value.get(field) if isinstance(self._value, dict) else None
+        return text if isinstance(text, str) and WHOLE.fullmatch(text) else None
+
     def fill(self, lookup: Lookup) -> Any:
         """The value with its references resolved; parts without any are shared, not copied.
 

@@ -40,12 +40,13 @@ _THE_PRINCIPAL = "everything this principal runs"
 # Costs are summed in billionths of a dollar, because binary fractions don't add up exactly.
 _PER_USD = 10**9
 
-_REFUSALS: dict[Kind, tuple[Code, str]] = {
-    "calls": ("budget_calls", "tool calls"),
-    "bytes": ("budget_bytes", "bytes of arguments and results"),
-    "model_tokens": ("budget_tokens", "tokens of models"),
-    "model_cost_usd": ("budget_cost", "the cost of models"),
+_REFUSALS: dict[Kind, tuple[Code, str, str]] = {
+    "calls": ("budget_calls", "tool calls", "Make fewer calls"),
+    "bytes": ("budget_bytes", "bytes of arguments and results", "Pass and fetch less"),
+    "model_tokens": ("budget_tokens", "tokens of models", "Ask models for less"),
+    "model_cost_usd": ("budget_cost", "the cost of models", "Ask models for less"),
 }
+"""Of each kind: the error's code, what is limited, and what needs less of it."""
 
 KINDS: tuple[Kind, ...] = tuple(_REFUSALS)
 
@@ -468,5 +469,8 @@ class Reservation:
 
 
 def _refusal(kind: Kind, holder: str) -> BridgeError:
-    code, what = _REFUSALS[kind]
-    return BridgeError(code, f"The operator's limit on {what} for {holder} is reached.", limit=kind)
+    code, what, less = _REFUSALS[kind]
+    hint = f"{less} in one execution, or have the operator raise `{kind}` in [policy.limits]."
+    if holder == _THE_PRINCIPAL:
+        hint = f"No execution gets more until the operator raises `{kind}` in [policy.limits.principal]."
+    return BridgeError(code, f"The operator's limit on {what} for {holder} is reached.", hint=hint, limit=kind)

@@ -370,6 +370,46 @@ class Recorder:
         ]
 
 
+ITEMS = [{"code": "a-1", "n": 1, "of": {"name": "x", "none": None}}, {"code": "b-2", "n": 2.5, "of": {"name": "y$"}}]
+
+
+@pytest.mark.parametrize(
+    ("texts", "template"),
+    [
+        (["1 of a-1", "2.5 of b-2"], "$item.n of $item.code"),
+        (["$1, x.", "$2.5, y$."], "$$$item.n, $item.of.name."),
+        (["<a-1|a-1>", "<b-2|b-2>"], "<$item.code|$item.code>"),
+        # What follows would be read as a part of the reference, or isn't the same in both.
+        (["a-1_", "b-2_"], None),
+        (["a-1.x", "b-2.x"], None),
+        (["1 of a-1", "2.5 from b-2"], None),
+        (["a-1 and b-2", "b-2 and a-1"], None),
+        (["11 of a-1", "12.5 of b-2"], None),
+    ],
+)
+@pytest.mark.parametrize("as_text", [False, True])
+async def test_texts_that_have_the_items_of_a_list_in_them_are_those_of_a_map(texts, template, as_text):
+    given = [{}, *({"text": text} for text in texts)]
+    found = json.dumps(ITEMS) if as_text else ITEMS
+    made = await program_from_execution(None, Recorder(given, [found, 1, 2]), STORED)
+    if template is None:
+        assert [step["type"] for step in steps(made)] == ["tool"] * 3
+    else:
+        first, second = steps(made)
+        assert first.get("parse") == ("json" if as_text else None)
+        assert (second["over"], second["step"]["args"]) == ("$find", {"text": template})
+
+
+async def test_a_text_that_is_a_list_is_parsed_for_the_map_over_it():
+    given = [{}, {"number": 17}, {"number": 18}]
+    found = json.dumps([{"number": 17}, {"number": 18}])
+    made = await program_from_execution(None, Recorder(given, [found, 1, 2]), STORED)
+    assert [(step["type"], step.get("parse"), step.get("over")) for step in steps(made)] == [
+        ("tool", "json", None),
+        ("map", None, "$find"),
+    ]
+
+
 async def test_a_script_of_as_many_calls_as_there_may_be_has_its_program_in_a_time_that_grows_with_them():
     """Each call gives a list: every one of them could be what some of the calls after it were made for."""
     items = [[{"code": f"c{number}.{at}", "at": at} for at in range(number % 3 + 2)] for number in range(MAX_CALLS)]
@@ -440,11 +480,9 @@ class Written:
         self._rng = rng
         self._names = []
         self._lines = []
+        kinds = ("order", "orders", "stock", "stocks", "loop", "letters", "history", "past", "send", "weigh", "tasks")
         for _ in range(rng.randint(4, 9)):
-            getattr(
-                self,
-                f"_{rng.choice(('order', 'orders', 'stock', 'stocks', 'loop', 'history', 'send', 'weigh', 'tasks'))}",
-            )()
+            getattr(self, f"_{rng.choice(kinds)}")()
         self._send()
         self.code = self.head + "".join(self._lines)
 
@@ -486,6 +524,22 @@ class Written:
         self._lines.append(
             f'{self._new()} = await local.find_order(number=past["orders"][{self._rng.randint(0, 1)}])\n'
         )
+
+    def _letters(self):
+        text = self._rng.choice(
+            (
+                "f\"{item['count']} $ of {item['code']}, {item['code']}\"",
+                'item["code"] + " again"',
+                "f\"{item['count']}x {item['code']}_\"",
+            )
+        )
+        self._lines.append(
+            f'for item in {self._any()}["items"]:\n    await local.send(to="stock", text={text}, about={{"of": item}})\n'
+        )
+
+    def _past(self):
+        self._lines.append(f'past = json.loads(await local.history(customer_id={self._any()}["customer"]["id"]))\n')
+        self._lines.append('for number in past["orders"]:\n    await local.find_order(number=number)\n')
 
     def _send(self):
         name = self._any()
@@ -540,6 +594,23 @@ class WrittenInJavascript(Written):
         name, at = self._any(), self._rng.randint(0, 1)
         past = f"JSON.parse(await local.history({{ customer_id: {name}.customer.id }}))"
         self._lines.append(f"const {self._new()} = await local.find_order({{ number: ({past}).orders[{at}] }});\n")
+
+    def _letters(self):
+        text = self._rng.choice(
+            (
+                "`${item.count} $ of ${item.code}, ${item.code}`",
+                "`${item.code} again`",
+                "`${item.count}x ${item.code}_`",
+            )
+        )
+        self._lines.append(
+            f"for (const item of {self._any()}.items)\n"
+            f'  await local.send({{ to: "stock", text: {text}, about: {{ of: item }} }});\n'
+        )
+
+    def _past(self):
+        past = f"JSON.parse(await local.history({{ customer_id: {self._any()}.customer.id }}))"
+        self._lines.append(f"for (const number of ({past}).orders) await local.find_order({{ number }});\n")
 
     def _send(self):
         name = self._any()

@@ -399,7 +399,60 @@ def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it(
         "step 'inner' failed: the program 'unnamed' ended as failed: step 'if' failed:"
     )
     assert machine.error_with_reason.endswith(
-        "$rows is the text '[2]', and has no 0: `parse: json` on that step makes a value of it"
+        "$rows is the text '[2]', and has no 0: the context has to have the value itself, and not its text"
+    )
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_what_a_condition_says_inside_of_a_map_s_program_is_told_with_the_item_s_row(on_error):
+    inner = {"steps": [{"id": "if", "type": "condition", "condition": "$n > 1", "then": "if"}]}
+    step = {"type": "program", "program": inner, "context": {"n": "$item"}, "on_error": on_error}
+    machine, _ = run({"steps": [{"id": "each", "type": "map", "over": ["x", None], "step": step}]})
+    rows = {row["id"]: row.get("why") for row in trace_rows_with_reasons(machine)}
+    assert rows == {
+        "each[0]/if": "$n is the text 'x'",
+        "each[0]": None,
+        "each[1]/if": "$n is null",
+        "each[1]": None,
+        "each": None,
+    }
+
+
+TOOL = {"type": "tool", "tool": "t"}
+PARALLEL = {"type": "parallel", "parallel_steps": [{"id": "a", **TOOL}]}
+OF_THAT_STEP = "`parse: json` on that step makes a value of it"
+OF_PAYLOAD = "the payload of a resume has to be the value itself, and not its text"
+OF_CONTEXT = "the context has to have the value itself, and not its text"
+
+
+@pytest.mark.parametrize(
+    ("step", "condition", "output", "advice"),
+    [
+        (TOOL, "$s > 1", "[2]", OF_THAT_STEP),
+        (TOOL, "$s.output > 1", "[2]", OF_THAT_STEP),
+        (TOOL, "$s.rows > 1", {"rows": "[2]"}, ""),
+        ({**TOOL, "output_key": "rows"}, "$rows > 1", "[2]", "`parse: json` on the step 's' makes a value of it"),
+        ({**TOOL, "parse": "json"}, "$s > 1", '"[2]"', ""),
+        (PARALLEL, "$a > 1", "[2]", OF_THAT_STEP),
+        (PARALLEL, "$s.a > 1", "[2]", "`parse: json` on the step 'a' makes a value of it"),
+        (
+            {"type": "map", "over": [0], "step": TOOL},
+            "$s[0] > 1",
+            "[2]",
+            "`parse: json` on the `step` of 's' makes a value of it",
+        ),
+        ({"type": "wait", "event": "e"}, "$s > 1", None, OF_PAYLOAD),
+        ({"type": "wait", "event": "e"}, "$__webhook__ > 1", None, OF_PAYLOAD),
+        (TOOL, "$x > 1", None, OF_CONTEXT),
+        (TOOL, "$ctx.x > 1", None, OF_CONTEXT),
+    ],
+)
+def test_what_is_advised_for_the_text_of_a_value_makes_a_value_of_it(step, condition, output, advice):
+    steps = [{"id": "s", **step}, {"id": "if", "type": "condition", "condition": condition, "then": "if"}]
+    machine, _ = run({"steps": steps}, {"t": [{"value": output}]}, {"x": "[2]"}, resumes=["[2]"])
+    assert trace_rows_with_reasons(machine)[-1]["why"].partition("the text '[2]'")[1:] == (
+        "the text '[2]'",
+        advice and f": {advice}",
     )
 
 
@@ -414,7 +467,7 @@ BODY = {"type": "tool", "tool": "t"}
         (
             {"type": "map", "over": "$x", "step": BODY},
             {"x": "[1]"},
-            "$x is the text '[1]': `parse: json` on that step makes a value of it",
+            "$x is the text '[1]': the context has to have the value itself, and not its text",
         ),
         (
             {"type": "map", "over": "$nope", "step": BODY},

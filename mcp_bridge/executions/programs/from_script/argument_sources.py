@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mcp_bridge.executions.programs.from_script.item_lists import ItemLists
 from mcp_bridge.executions.programs.from_script.value_places import (
+    GOES_ON,
+    MAX_TEXT_CHARS,
     Output,
     Place,
     escaped,
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.programs.from_script.item_lists import ItemMatch
     from mcp_bridge.executions.programs.from_script.value_places import Path
-
-MAX_TEXT_CHARS = 20_000
-"""Longest text that is taken apart."""
 
 MAX_TEXTS = 5000
 """Most texts and numbers of outcomes that are looked for within a text."""
@@ -61,9 +60,6 @@ MIN_FIXED_CHARS = 2
 
 _SMALL = 10
 """Numbers below this are everywhere."""
-
-_GOES_ON = re.compile(r"\w|\.\w")
-"""What follows a reference in a text and would be read as a part of it."""
 
 _WORD = re.compile(r"\w+")
 
@@ -164,7 +160,8 @@ class ArgumentSources:
         """
         found = self.lists.of_calls(calls, asked)
         if found is not None:
-            self._enter(found.place)
+            # As a whole, too: a text that is a list of JSON has to be parsed.
+            self.entered.add(found.place.output.of)
         return found
 
     def _of(self, value: Any, name: str, asked: int) -> Any:
@@ -236,7 +233,7 @@ class ArgumentSources:
         text, is_value = pieces[number]
         place = _best(self._texts.get(text, ()), "", asked) if is_value else None
         follows = pieces[number + 1][0] if number + 1 < len(pieces) else ""
-        if place is None or _GOES_ON.match(follows):
+        if place is None or GOES_ON.match(follows):
             return escaped_text(text)
         self._enter(place)
         return place.reference

@@ -6,11 +6,21 @@ The work is bounded: a loop of many calls between many lists has more pairs of t
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.executions.programs.from_script.value_places import escaped, gives, key, parts
+from mcp_bridge.executions.programs.from_script.value_places import (
+    GOES_ON,
+    MAX_TEXT_CHARS,
+    escaped,
+    escaped_text,
+    gives,
+    key,
+    parts,
+)
 from mcp_bridge.kernel.language.references import MISSING, Template, walk
+from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE
 
 if TYPE_CHECKING:
@@ -31,6 +41,18 @@ _TRY_WORK = 40
 """For each of some calls, when a list is tried."""
 
 
+_TEXT_WORK = 2
+"""For each value of a list's first two items, when it is looked for within texts."""
+
+MAX_MARKS = 200
+"""Most values of an item that are looked for within one text."""
+
+_FIRST_MARK = 0xE000
+"""Characters from this on (of Unicode's private use area), seldom in texts, each stand for a value of an item there."""
+
+_MARK = re.compile(f"([{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + MAX_MARKS)}])")
+
+
 class ItemMatch(NamedTuple):
     """Calls that were made for each item of a list.
 
@@ -46,18 +68,28 @@ class ItemMatch(NamedTuple):
 class _List:
     """A list of an outcome."""
 
-    __slots__ = ("_first", "items", "place")
+    __slots__ = ("_first", "_written", "items", "place")
 
     def __init__(self, place: Place, items: list[Any]) -> None:
         self.place = place
         self.items = items
         self._first: list[set[bytes]] | None = None
+        self._written: list[set[str]] | None = None
 
     def may_have(self, first: Collection[bytes], second: Collection[bytes]) -> bool:
         """Whether its first item has one of some values, and its second one of others."""
         if self._first is None:
             self._first = [{key(part) for _, part in parts(item)} for item in self.items[:2]]
         return not self._first[0].isdisjoint(first) and not self._first[1].isdisjoint(second)
+
+    @property
+    def written(self) -> list[set[str]]:
+        """The values of its first and of its second item, as they are written within texts."""
+        if self._written is None:
+            self._written = [
+                {written(part) for _, part in parts(item) if _is_written(part)} - {""} for item in self.items[:2]
+            ]
+        return self._written
 
 
 class ItemLists:
@@ -94,12 +126,17 @@ class ItemLists:
             return None
         # An item is only told by a value that isn't the same in all calls.
         varying = list(_varying(calls))
-        first, second = {one for one, _ in varying}, {other for _, other in varying}
+        first, second = {key(one) for one, _ in varying}, {key(other) for _, other in varying}
+        alone = [
+            (calls[0][name], calls[1].get(name))
+            for name, value in calls[0].items()
+            if not isinstance(value, (dict, list)) and any(key(call.get(name)) != key(value) for call in calls)
+        ]
         known = (one for one in reversed(self._by_length[len(calls)]) if one.place.output.answered < asked)
         for _, one in zip(range(MAX_LISTS), known, strict=False):
             if not self._may_do(1):
                 return None
-            if not one.may_have(first, second):
+            if not all(self._may_give(one, *pair) for pair in alone) or not (alone or one.may_have(first, second)):
                 continue
             if not self._may_do(_TRY_WORK * len(calls)):
                 return None
@@ -111,21 +148,31 @@ class ItemLists:
                 return ItemMatch(one.place, template)
         return None
 
+    def _may_give(self, known: _List, first: Any, second: Any) -> bool:
+        """Whether a list may give an argument of the first two calls: its items have it, or a part of its text."""
+        if known.may_have({key(first)}, {key(second)}):
+            return True
+        if not all(isinstance(text, str) and len(text) <= MAX_TEXT_CHARS for text in (first, second)):
+            return False
+        return self._may_do(_TEXT_WORK * sum(map(len, known.written))) and all(
+            any(part in text for part in of_item) for of_item, text in zip(known.written, (first, second), strict=True)
+        )
+
     def _may_do(self, work: int) -> bool:
         self._work -= work
         self.is_spent = self.is_spent or self._work < 0
         return not self.is_spent
 
 
-def _varying(values: Sequence[Any]) -> Iterator[tuple[bytes, bytes]]:
-    """The keys of what the first and the second have where not all have the same, as `_ItemTemplate` descends."""
+def _varying(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """What the first and the second have where not all have the same, as `_ItemTemplate` descends."""
     waiting: list[Sequence[Any]] = [values]
     while waiting:
         column = waiting.pop()
         first, keys = column[0], [key(value) for value in column]
         if all(one == keys[0] for one in keys):
             continue
-        yield keys[0], keys[1]
+        yield column[0], column[1]
         if all(isinstance(value, dict) and value.keys() == first.keys() for value in column):
             waiting += [[value[name] for value in column] for name in first]
         elif all(isinstance(value, list) and len(value) == len(first) for value in column):
@@ -137,17 +184,23 @@ class _ItemTemplate:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._columns: dict[bytes, Path] = {}
+        self._written: list[tuple[list[str], Path]] = []
+        """What is written of the items within texts: a text of each, and its place in them."""
         for path, _ in parts(items[0]):
             column = [walk(item, path, of_step=False) for item in items]
-            if not any(part is MISSING for part in column):
-                self._columns.setdefault(key(column), path)
+            if any(part is MISSING for part in column):
+                continue
+            self._columns.setdefault(key(column), path)
+            if all(map(_is_written, column)):
+                self._written.append(([written(part) for part in column], path))
 
-    def of(self, values: list[Any]) -> Any:
-        """The template of these values, one a call; MISSING if there is none that has an item in it.
+    def of(self, values: list[dict[str, Any]]) -> Any:
+        """The template of these arguments, those of a call each; MISSING if there is none that has an item in it.
 
         A sensitive value that all have in common has to come from the context, which no item knows.
         """
-        template = self._of(values)
+        # Not as a whole: a step's `args` are an object, though the items may have the same fields.
+        template = self._of_objects(values)
         if any(REFERENCE.search(text) for text in _constant_texts(template)):
             return MISSING
         return template if template is not MISSING and _mentions_item(template) else MISSING
@@ -158,13 +211,58 @@ class _ItemTemplate:
             return escaped(first)
         if (path := self._columns.get(key(values))) is not None:
             return ".".join(("$item", *path))
-        if all(isinstance(value, dict) and value.keys() == first.keys() for value in values):
-            found: Any = {name: self._of([value[name] for value in values]) for name in first}
-            return MISSING if any(part is MISSING for part in found.values()) else found
+        if all(isinstance(value, dict) for value in values):
+            return self._of_objects(values)
         if all(isinstance(value, list) and len(value) == len(first) for value in values):
             found = [self._of([value[number] for value in values]) for number in range(len(first))]
             return MISSING if any(part is MISSING for part in found) else found
+        if all(isinstance(value, str) and len(value) <= MAX_TEXT_CHARS for value in values):
+            return self._of_texts(values)
         return MISSING
+
+    def _of_objects(self, values: list[dict[str, Any]]) -> Any:
+        first = values[0]
+        if any(value.keys() != first.keys() for value in values):
+            return MISSING
+        found = {name: self._of([value[name] for value in values]) for name in first}
+        return MISSING if any(part is MISSING for part in found.values()) else found
+
+    def _of_texts(self, values: list[str]) -> Any:
+        """The template of texts that differ in what they have of the items alone."""
+        if any(map(_MARK.search, values)):
+            return MISSING
+        within = [
+            (texts, path) for texts, path in self._written if all(map(str.__contains__, values, texts)) and all(texts)
+        ]
+        # A short one may be a part of a longer one.
+        within.sort(key=lambda one: -sum(map(len, one[0])))
+        paths: list[Path] = []
+        for texts, path in within[:MAX_MARKS]:
+            mark = chr(_FIRST_MARK + len(paths))
+            marked = [
+                re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", mark, value)
+                for text, value in zip(texts, values, strict=True)
+            ]
+            if all(mark in value for value in marked):
+                values = marked
+                paths.append(path)
+        if any(value != values[0] for value in values):
+            return MISSING
+        template = ""
+        pieces = _MARK.split(values[0])
+        for number, piece in enumerate(pieces):
+            if number % 2 == 0:
+                template += escaped_text(piece)
+            elif GOES_ON.match(pieces[number + 1]):
+                return MISSING
+            else:
+                template += "$" + ".".join(("item", *paths[ord(piece) - _FIRST_MARK]))
+        return template
+
+
+def _is_written(value: Any) -> bool:
+    """Whether a value is looked for within texts."""
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
 def _constant_texts(template: Any) -> Iterator[str]:

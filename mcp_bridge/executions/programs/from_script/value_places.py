@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 MAX_VALUES = 20_000
 """Most values of one outcome that are looked at."""
 
+MAX_TEXT_CHARS = 20_000
+"""Longest text that is taken apart."""
+
+GOES_ON = re.compile(r"\w|\.\w")
+"""What follows a reference in a text and would be read as a part of it."""
+
 _NAME = re.compile(r"\w+")
 """A name that a reference can have."""
 
