@@ -104,6 +104,22 @@ def test_a_list_says_who_vouches_for_a_principal_without_a_token(operator):
     listed = operator.run("list").stdout
     for name, by in (("anna", "by its issuer"), ("ben", "by its issuer or by its certificate"), ("cara", "none")):
         assert re.search(rf"^{name} +{by} *$", listed, re.MULTILINE), listed
+    operator.run("add", "anna")
+    listed = operator.run("list").stdout
+    assert re.search(r"^anna +[0-9a-f]{16} ", listed, re.MULTILINE)
+    assert re.search(r"^anna +by its issuer *$", listed, re.MULTILINE), "it isn't out once its tokens are revoked"
+    known = "anna is still known by its issuer, until [principals.anna] is removed"
+    assert known in operator.run("revoke", "anna").stderr
+    assert known in operator.run("revoke", "anna", status=2).stderr
+    operator.run("add", "cara")
+    assert operator.run("revoke", "cara").stderr == ""
+
+
+def test_a_token_is_revoked_where_the_authentication_cant_be_used(operator):
+    token = operator.run("add", "anna").stdout.strip()
+    operator.config.write_text(f"{CONFIG}[authentication.oauth]\nissuer = 1\n")
+    operator.run("revoke", "anna")
+    assert operator.whose(token) is None
 
 
 def test_a_token_is_replaced_and_revoked(operator):

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import anyio
@@ -381,6 +382,15 @@ async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, confi
         assert [record for record in records if not {"time", "level", "logger", "message"} <= record.keys()] == []
 
 
+async def test_the_libraries_are_loaded_beside_the_event_loop(monkeypatch):
+    threads = []
+    monkeypatch.setattr("mcp_bridge.telemetry.export.start", lambda *_: threads.append(threading.current_thread()))
+    async with telemetry(TelemetryConfig(otlp="http://127.0.0.1:9")):
+        pass
+    assert threads
+    assert threading.main_thread() not in threads
+
+
 @pytest.mark.parametrize(
     ("config", "library", "extra"),
     [
@@ -390,6 +400,7 @@ async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, confi
 )
 async def test_a_library_that_is_missing_is_told_with_what_installs_it(monkeypatch, config, library, extra):
     monkeypatch.delitem(sys.modules, "mcp_bridge.telemetry.export", raising=False)
+    monkeypatch.delattr("mcp_bridge.telemetry.export", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(BridgeError) as caught:
         async with telemetry(TelemetryConfig(**config)):

@@ -75,7 +75,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 for token, record in tokens
             ]
             known_by = _known_without_token(loaded, configured)
-            cells += [(name, known_by.get(name, "none"), "", "", "") for name in without]
+            cells += [(name, known_by.get(name, "none"), "", "", "") for name in sorted({*without, *known_by})]
             terminal_output.table(("principal", "token", "made", "ends", "state"), cells)
         return exit_statuses.OK
 
@@ -133,8 +133,17 @@ def revoke(
     """End a principal's tokens, and what is connected with them."""
 
     def work() -> int:
-        store, _ = _opened(configuration_loading.load(config or ctx.obj), name)
-        terminal_output.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
+        loaded = configuration_loading.load(config or ctx.obj)
+        store, configured = _opened(loaded, name)
+        try:
+            revoked = store.revoke(name, token)
+        except BridgeError as exc:
+            if exc.code == "unknown_principal" and token is None and (known := _still_known(loaded, configured, name)):
+                raise BridgeError(exc.code, exc.message, hint=f"{known}.") from None
+            raise
+        terminal_output.echo(f"revoked {_tokens(revoked)} of {name}")
+        if known := _still_known(loaded, configured, name):
+            terminal_output.echo_err(f"mcp-bridge: {known}.")
         return exit_statuses.OK
 
     finish(work)
@@ -170,6 +179,16 @@ def _known_without_token(loaded: Loaded, configured: Mapping[str, Principal]) ->
             for name in configured if voucher.principals is None else set(voucher.principals.values()):
                 known.setdefault(name, []).append(by)
     return {name: " or ".join(ways) for name, ways in known.items()}
+
+
+def _still_known(loaded: Loaded, configured: Mapping[str, Principal], name: str) -> str:
+    """That a principal needs no token, and what ends that; empty if it needs one."""
+    try:
+        by = _known_without_token(loaded, configured).get(name)
+    except BridgeError:
+        # No bridge begins with it either; a token has to be revoked all the same.
+        return ""
+    return f"{name} is still known {by}, until [principals.{name}] is removed from the configuration" if by else ""
 
 
 def _seconds(text: str | None, option: str) -> float | None:
