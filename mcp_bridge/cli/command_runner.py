@@ -152,7 +152,7 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.schema import FILE_NAME
 
-    if _has_begun(settings.state_dir):
+    if has_begun(settings.state_dir):
         return run_with_database(settings, work, allow_read_only=True)
 
     async def opened(folder: str) -> T:
@@ -164,7 +164,7 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
         return anyio.run(opened, folder)
 
 
-def _has_begun(directory: Path) -> bool:
+def has_begun(directory: Path) -> bool:
     """Whether a ledger has begun in a state directory, or that can't be seen, of which opening it says more."""
     from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
     from mcp_bridge.ledger.storage.position_file import PositionFile

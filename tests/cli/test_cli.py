@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
+from sandbox_fixtures import knows_the_sandbox
 from server_fixtures import cached
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -593,6 +594,46 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     assert b"A script ran in a fresh container" in shown.stdout
 
 
+def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure, tmp_path):
+    setup = configure()
+    state = tmp_path / "state"
+    knows_the_sandbox(state, setup.state_dir)
+    env = {"MCP_BRIDGE_STATE_DIR": str(state)}
+    assert setup.run("doctor", env=env).returncode == 0
+    assert not [path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name]
+    (state / "checkpoint.key").write_bytes(bytes(32))
+    (state / "ledger.sqlite").write_bytes(b"damaged" * 1000)
+    ended = setup.run("doctor", "--json", env=env)
+    report = json.loads(ended.stdout)
+    assert ended.returncode != 0
+    assert report["ok"] is False
+    (error,) = [row for row in report["findings"] if row["level"] == "error"]
+    assert "ledger.sqlite" in error["message"]
+    assert "with a ledger of its own" in error["hint"]
+    assert report["findings"][-1]["code"] == "script"
+
+
+def test_doctor_tries_the_rest_where_the_state_directory_cant_be_used(configure, tmp_path, monkeypatch, capsys):
+    setup = configure()
+    (tmp_path / "file").touch()
+
+    def elsewhere(settings, directory):
+        # The image isn't built again for this.
+        knows_the_sandbox(directory, setup.state_dir)
+        return _elsewhere(settings, directory)
+
+    _elsewhere = doctor._elsewhere
+    monkeypatch.setattr(doctor, "_elsewhere", elsewhere)
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "file"))
+    assert doctor.doctor(setup.config, as_json=True) == exit_statuses.exit_code(BridgeError("state_unusable", ""))
+    report = json.loads(capsys.readouterr().out)
+    (error,) = [row for row in report["findings"] if row["level"] == "error"]
+    assert error["code"] == "state_unusable"
+    assert "The rest is tried in a temporary directory" in error["hint"]
+    assert "ledger_room" not in {row["code"] for row in report["findings"]}
+    assert report["findings"][-1]["code"] == "script"
+
+
 def test_doctor_shows_nothing_that_is_logged_for_information_between_its_findings(configure, tmp_path):
     setup = configure(log_level="info", log_file=str(tmp_path / "bridge.log"))
     shown = setup.run("doctor")
@@ -857,12 +898,11 @@ async def test_a_script_of_the_doctors_that_fails_is_told_with_the_way_out(tmp_p
     )
 
     @contextlib.asynccontextmanager
-    async def opened(*_):
+    async def opened(*_, **__):
         yield bridge
 
     monkeypatch.setattr(doctor, "open_bridge", opened)
     monkeypatch.setattr(doctor, "_room", lambda *_: ("ok", "ledger_room", "room", None))
-    configuration = SimpleNamespace(settings=SimpleNamespace(ledger=None))
     with pytest.raises(BridgeError) as caught:
-        await doctor._try(configuration, lambda *_: None)
+        await doctor._tried(SimpleNamespace(ledger=None), lambda *_: None)
     assert (caught.value.code, caught.value.hint) == ("sandbox_broken", "Raise memory.")
