@@ -106,7 +106,10 @@ def test_a_list_says_who_vouches_for_a_principal_without_a_token(operator):
         assert re.search(rf"^{name} +{by} *$", listed, re.MULTILINE), listed
     operator.run("add", "anna")
     listed = operator.run("list").stdout
-    assert re.search(r"^anna +[0-9a-f]{16} ", listed, re.MULTILINE)
+    # Times as all commands have them.
+    assert re.search(
+        r"^anna +[0-9a-f]{16} +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +never +good", listed, re.MULTILINE
+    )
     assert re.search(r"^anna +by its issuer *$", listed, re.MULTILINE), "it isn't out once its tokens are revoked"
     known = "anna is still known by its issuer, until [principals.anna] is removed"
     assert known in operator.run("revoke", "anna").stderr

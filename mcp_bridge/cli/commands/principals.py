@@ -71,7 +71,13 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
             terminal_output.echo("No principals: `mcp-bridge principal add NAME` makes a token for one.")
         else:
             cells = [
-                (record.principal, token, _date(record.created), _end(record.expires), _state(record, configured, now))
+                (
+                    record.principal,
+                    token,
+                    terminal_output.moment(record.created),
+                    _end(record.expires),
+                    _state(record, configured, now),
+                )
                 for token, record in tokens
             ]
             known_by = _known_without_token(loaded, configured)
@@ -239,7 +245,11 @@ def _tell(
     if as_json:
         return
     name = made.record.principal
-    ends = f"ends {_date(made.record.expires)}" if made.record.expires is not None else "doesn't end by itself"
+    ends = (
+        f"ends {terminal_output.moment(made.record.expires)}"
+        if made.record.expires is not None
+        else "doesn't end by itself"
+    )
     if is_kept and made.record.expires is not None:
         ends += ", as long from now as what it replaces was made for (--expires says otherwise)"
     instead = f", in place of {_tokens(replaced)}" if replaced else ""
@@ -272,11 +282,7 @@ def _state(record: TokenRecord, configured: dict[str, Principal], now: float) ->
 
 
 def _end(expires: float | None) -> str:
-    return "never" if expires is None else _date(expires)
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return "never" if expires is None else terminal_output.moment(expires)
 
 
 def _json_date(seconds: float | None) -> str | None:
