@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -594,7 +595,7 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     assert b"A script ran in a fresh container" in shown.stdout
 
 
-def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure, tmp_path):
+def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure, tmp_path, monkeypatch, capsys):
     setup = configure()
     state = tmp_path / "state"
     knows_the_sandbox(state, setup.state_dir)
@@ -611,6 +612,15 @@ def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure,
     assert "ledger.sqlite" in error["message"]
     assert "with a ledger of its own" in error["hint"]
     assert report["findings"][-1]["code"] == "script"
+
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(doctor, "TemporaryDirectory", no_room)
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(state))
+    assert doctor.doctor(setup.config, as_json=True) == ended.returncode
+    codes = [row["code"] for row in json.loads(capsys.readouterr().out)["findings"] if row["level"] == "error"]
+    assert codes == [error["code"], "state_unusable"]
 
 
 def test_doctor_tries_the_rest_where_the_state_directory_cant_be_used(configure, tmp_path, monkeypatch, capsys):

@@ -56,19 +56,23 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         status = status or exit_statuses.exit_code(error)
 
     prepared: Prepared | None = None
+    find_room: Any = find
     with ExitStack() as stack:
         try:
             configuration = configuration_loading.configure(config, quiet=True)
             configuration_loading.keep_information_off_terminal()
             _configured(configuration, findings, find)
-            settings, find_room = configuration.settings, find
+            settings = configuration.settings
             try:
                 require_writable(state_directory(settings.state_dir, durable=True))
             except BridgeError as exc:
+                try:
+                    directory = stack.enter_context(TemporaryDirectory(prefix="mcp-bridge-"))
+                except OSError:
+                    raise exc from None
                 fail(exc, "The rest is tried in a temporary directory.")
-                settings = _elsewhere(settings, Path(stack.enter_context(TemporaryDirectory(prefix="mcp-bridge-"))))
-                # There would be another disk's.
-                find_room = _ignore
+                # There would be another disk's room.
+                settings, find_room = _elsewhere(settings, Path(directory)), _ignore
             with console.status("Probing the container engine…"):
                 prepared = anyio.run(_prepare, settings)
             findings += [finding.record() for finding in prepared.report.findings]
@@ -138,7 +142,11 @@ async def _try(settings: Settings, find_room: Any, fail: Any) -> float:
         except _UnopenedError as exc:
             fail(exc.error, "The rest is tried with a ledger of its own.")
     own = settings.ledger.model_copy(update={"master_key": "file", "publish": ()})
-    with TemporaryDirectory(prefix="doctor-", dir=settings.state_dir) as directory:
+    try:
+        made = TemporaryDirectory(prefix="doctor-", dir=settings.state_dir)
+    except OSError as exc:
+        raise BridgeError("state_unusable", f"{settings.state_dir} can't be written: {exc.strerror}.") from None
+    with made as directory:
         try:
             return await _tried(settings.model_copy(update={"ledger": own}), find_room, Path(directory))
         except _UnopenedError as exc:
