@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
 from mcp_bridge.governance.principal_tokens import TOKEN, TokenStore, find
+from mcp_bridge.ledger.storage.live_bridges import Presence
 
 CONFIG = "[principals.anna]\napprover = true\n"
 
@@ -123,6 +124,23 @@ def test_a_token_is_revoked_where_the_authentication_cant_be_used(operator):
     operator.config.write_text(f"{CONFIG}[authentication.oauth]\nissuer = 1\n")
     operator.run("revoke", "anna")
     assert operator.whose(token) is None
+
+
+def test_a_token_of_a_table_that_a_serving_bridge_may_not_have_is_told(operator):
+    words = "if [principals.anna] is new, the token is refused until that is started again"
+    assert words not in operator.run("add", "anna").stderr
+    presence = Presence(operator.state, "a bridge")
+    try:
+        presence.serve_at(8350)
+        os.utime(operator.config, (1, 1))
+        assert words not in operator.run("add", "anna").stderr
+        later = time.time() + 60
+        os.utime(operator.config, (later, later))
+        assert words in operator.run("add", "anna").stderr
+        assert words not in operator.run("add", "ben").stderr, "who has no table needs none"
+    finally:
+        presence.leave()
+    assert words not in operator.run("add", "anna").stderr
 
 
 def test_a_token_is_replaced_and_revoked(operator):

@@ -45,10 +45,16 @@ def add(ctx: typer.Context, name: Name, expires: Expires = None, config: Config 
     """Make a token for a principal, beside those that it has. It is printed once, and kept as a hash."""
 
     def work() -> int:
-        store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
+        loaded = configuration_loading.load(config or ctx.obj)
+        store, configured = _opened(loaded, name)
         keep = functools.partial(_show, as_json=as_json)
         made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured, keep=keep)
         _tell(made, 0, configured, as_json=as_json)
+        if name in configured and not as_json and _has_changed_while_served(loaded):
+            terminal_output.echo_err(
+                "mcp-bridge: the configuration has changed since the bridge that serves was started: if"
+                f" [principals.{name}] is new, the token is refused until that is started again."
+            )
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -167,6 +173,17 @@ def _opened(loaded: Loaded, name: str | None = None) -> tuple[TokenStore, dict[s
     if name is not None:
         check_principal_name(name)
     return TokenStore(loaded.settings.state_dir), load_principals(loaded.layers)
+
+
+def _has_changed_while_served(loaded: Loaded) -> bool:
+    """Whether the file that principals' tables are in was written after a bridge had begun to serve over HTTP."""
+    from mcp_bridge.ledger.storage.live_bridges import serves_since_before
+
+    file = loaded.layers[0].file
+    try:
+        return file is not None and serves_since_before(loaded.settings.state_dir, file.stat().st_mtime)
+    except OSError:
+        return False
 
 
 def _known_without_token(loaded: Loaded, configured: Mapping[str, Principal]) -> dict[str, str]:

@@ -183,11 +183,7 @@ def start_failure(
     if not_run := _not_run(spec, failure, connection.transport.environment, private):
         why = not_run
         if isinstance(failure, FileNotFoundError) and "command" in private:
-            hint = "Install it, or give its full path in the configuration."
-            if _is_there(spec, connection.transport.environment):
-                hint = f"Mend the first line of that file, or install what it names; {_SHOW_MORE}."
-            elif "/" in spec.command:
-                hint = f"Mend the path of its command in the configuration; {_SHOW_MORE}."
+            hint = _missing_command_hint(spec, connection.transport.environment)
     elif large := _too_large(failure, connection):
         # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
@@ -237,6 +233,14 @@ def _not_run(
         private["command"] = spec.command
         return f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
     return ""
+
+
+def _missing_command_hint(spec: ServerSpec, environment: Mapping[str, str]) -> str:
+    if _is_there(spec, environment):
+        return f"Mend the first line of that file, or install what it names; {_SHOW_MORE}."
+    if "/" in spec.command:
+        return f"Mend the path of its command in the configuration; {_SHOW_MORE}."
+    return "Install it, or give its full path in the configuration."
 
 
 def _is_there(spec: ServerSpec, environment: Mapping[str, str]) -> bool:
