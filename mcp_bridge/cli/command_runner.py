@@ -160,7 +160,15 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
             return await work(database)
 
     # A ledger of its own, and not None for the work: then each would have to say by itself what there isn't.
-    with tempfile.TemporaryDirectory() as folder:
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as exc:
+        raise BridgeError(
+            "database_unusable",
+            f"No ledger has begun in {settings.state_dir}, and an empty one can't be made to read: {exc.strerror}.",
+            hint="TMPDIR names a directory that can be written.",
+        ) from None
+    with made as folder:
         return anyio.run(opened, folder)
 
 

@@ -537,6 +537,15 @@ def test_a_command_that_only_reads_begins_no_ledger(setup, tmp_path, command, st
     assert [path.name for path in state.iterdir()] == ["secrets.json"]
 
 
+def test_a_command_that_only_reads_says_where_no_directory_can_be_written(setup, monkeypatch):
+    def nowhere():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", nowhere)
+    ended = setup.invoke("execution", "list")
+    says(ended, exit_statuses.FAILED, "database_unusable", "No usable temporary directory", "TMPDIR")
+
+
 def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
     setup = configure(log_file="bridge.log", log_level="info")
     env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
