@@ -521,9 +521,11 @@ def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_p
         (("execution", "show", "abc"), 2, "unknown_trace"),
         (("session", "show", "nobody"), 2, "unknown_session"),
         (("replay", "abc"), 2, "unknown_trace"),
+        (("event", "send", "paid", "--json"), 0, '{"executions": []}'),
+        (("event", "send", "paid", "--execution", "abc"), 2, "unknown_trace"),
     ],
 )
-def test_a_command_that_only_reads_begins_no_ledger(setup, tmp_path, command, status, words):
+def test_a_command_that_only_reads_or_finds_nobody_begins_no_ledger(setup, tmp_path, command, status, words):
     state = tmp_path / "state"
     env = {"MCP_BRIDGE_STATE_DIR": str(state)}
     ended = setup.run(*command, env=env)
