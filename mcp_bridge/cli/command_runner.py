@@ -152,7 +152,7 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.schema import FILE_NAME
 
-    if _has_begun(settings.state_dir):
+    if has_begun(settings.state_dir):
         return run_with_database(settings, work, allow_read_only=True)
 
     async def opened(folder: str) -> T:
@@ -160,11 +160,19 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
             return await work(database)
 
     # A ledger of its own, and not None for the work: then each would have to say by itself what there isn't.
-    with tempfile.TemporaryDirectory() as folder:
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as exc:
+        raise BridgeError(
+            "database_unusable",
+            f"No ledger has begun in {settings.state_dir}, and an empty one can't be made to read: {exc.strerror}.",
+            hint="TMPDIR names a directory that can be written.",
+        ) from None
+    with made as folder:
         return anyio.run(opened, folder)
 
 
-def _has_begun(directory: Path) -> bool:
+def has_begun(directory: Path) -> bool:
     """Whether a ledger has begun in a state directory, or that can't be seen, of which opening it says more."""
     from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
     from mcp_bridge.ledger.storage.position_file import PositionFile

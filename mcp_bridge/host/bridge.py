@@ -1269,6 +1269,7 @@ async def open_bridge(
     governance: Governance | None = None,
     *,
     missing: tuple[str, ...] = (),
+    ledger: Path | None = None,
 ) -> AsyncGenerator[Bridge]:
     """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
 
@@ -1277,6 +1278,7 @@ async def open_bridge(
         specs: The servers.
         governance: The operator's word; by default that of an empty configuration.
         missing: As `Discovery.missing`.
+        ledger: The directory of the ledger and its keys; by default the state directory.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -1292,12 +1294,15 @@ async def open_bridge(
         async with (
             telemetry(settings.telemetry),
             Database(
-                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+                (ledger or settings.state_dir) / FILE_NAME,
+                settings.ledger.master_key,
+                owner_label(),
+                settings.ledger.quota,
             ) as database,
         ):
             # What fails does so before there is a task group: out of one, an error comes as one of a group.
             files = Files(settings.state_dir, settings.ledger.max_files_size)
-            if database.is_new:
+            if database.is_new and ledger is None:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             is_tidy = await tidy_at_start(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)

@@ -62,15 +62,36 @@ SCHEDULE_MILLIS = 1000.0
 """The longest that an ended span waits to be sent."""
 
 
+_PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
+    (requests.exceptions.SSLError, "its certificate isn't trusted, or it has no TLS"),
+    (requests.exceptions.ProxyError, "the proxy doesn't connect to it"),
+    (requests.exceptions.Timeout, "it doesn't answer in time"),
+)
+"""In words that have nothing of an answer or an address in them."""
+
+
 class BoundedSession(requests.Session):
     """Reads no answer that is long or without a length, and takes no redirect for a transmission.
 
     What is at the collector's address may send without end, and the SDK would keep all of it.
+
+    Attributes:
+        problem: Why the last request has failed, to follow the collector's address; empty if it hasn't.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.problem = ""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """As `Session.send`."""
-        answer = super().send(request, **(kwargs | {"stream": True}))
+        try:
+            answer = super().send(request, **(kwargs | {"stream": True}))
+        except requests.exceptions.RequestException as exc:
+            self.problem = next((said for kind, said in _PROBLEMS if isinstance(exc, kind)), "it can't be reached")
+            raise
+        is_taken = answer.ok and not answer.is_redirect
+        self.problem = "" if is_taken else f"it answers {answer.status_code} to {request.path_url}"
         length = answer.headers.get("content-length", "")
         if not (length.isdecimal() and len(length) <= len(str(MAX_ANSWER_BYTES)) and int(length) <= MAX_ANSWER_BYTES):
             answer.close()
@@ -87,16 +108,19 @@ class _Reachability:
     Args:
         what: What is sent: some collectors take traces alone.
         address: The collector's address.
+        session: What sends it.
     """
 
-    def __init__(self, what: str, address: str) -> None:
+    def __init__(self, what: str, address: str, session: BoundedSession) -> None:
         self._what = what
         self._address = address
+        self._session = session
         self._is_failing = False
 
     def note(self, *, sent: bool) -> None:
         if not sent and not self._is_failing:
-            logger.warning("no %s can be sent to the OpenTelemetry collector %s", self._what, self._address)
+            why = f": {self._session.problem}" if self._session.problem else ""
+            logger.warning("no %s can be sent to the OpenTelemetry collector %s%s", self._what, self._address, why)
         elif sent and self._is_failing:
             logger.warning("%s can be sent to the OpenTelemetry collector %s again", self._what, self._address)
         self._is_failing = not sent
@@ -207,11 +231,12 @@ def start(config: TelemetryConfig, address: str) -> None:
     # The SDK logs each failure and each span that it drops; one warning of ours says as much.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     base = address.rstrip("/")
-    spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS, session=BoundedSession())
+    session = BoundedSession()
+    spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS, session=session)
     traces = tracer_provider(config.sample)
     traces.add_span_processor(
         BatchSpanProcessor(
-            SafeSpanExporter(spans, _Reachability("traces", address)),
+            SafeSpanExporter(spans, _Reachability("traces", address, session)),
             max_queue_size=MAX_QUEUED_SPANS,
             schedule_delay_millis=SCHEDULE_MILLIS,
             max_export_batch_size=MAX_BATCH,
@@ -225,8 +250,9 @@ def start(config: TelemetryConfig, address: str) -> None:
 
 
 def _metrics(interval: float, base: str, address: str) -> MeterProvider:
-    otlp = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS, session=BoundedSession())
-    exporter = _NotedMetricExporter(otlp, _Reachability("metrics", address))
+    session = BoundedSession()
+    otlp = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS, session=session)
+    exporter = _NotedMetricExporter(otlp, _Reachability("metrics", address, session))
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=interval * 1000)
     meters = MeterProvider([reader], resource=resource(), shutdown_on_exit=False)
     metrics.set_meter_provider(meters)

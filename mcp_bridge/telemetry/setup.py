@@ -11,7 +11,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError, extra_hint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from mcp_bridge.telemetry.config import TelemetryConfig
 
@@ -30,15 +30,23 @@ async def telemetry(config: TelemetryConfig) -> AsyncGenerator[None]:
         yield
         return
     try:
-        from mcp_bridge.telemetry import export  # noqa: PLC0415 - an extra
+        # The libraries take a second to load.
+        flush = await anyio.to_thread.run_sync(_start, config, config.otlp)
     except ImportError as exc:
         raise _missing("telemetry.otlp", str(exc.name), "otel") from None
-    export.start(config, config.otlp)
     try:
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(export.flush)
+            await anyio.to_thread.run_sync(flush)
+
+
+def _start(config: TelemetryConfig, address: str) -> Callable[[], None]:
+    """Send traces and metrics from now on; returns what waits until what there is has been sent."""
+    from mcp_bridge.telemetry import export  # noqa: PLC0415 - an extra
+
+    export.start(config, address)
+    return export.flush
 
 
 def has_prometheus() -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -44,15 +46,20 @@ async def ledger_figures(database: Database) -> LedgerFigures:
         BridgeError: `not_recorded`, `database_unusable`.
     """
     ((entries,),) = await database.read("SELECT coalesce(max(sequence) + 1, 0) FROM entries")
-    statuses = await database.read(
-        "SELECT principal, status, count(*) FROM executions"
-        " WHERE status IN ('running', 'suspended', 'interrupted') GROUP BY 1, 2"
+    rows = await database.read(
+        "SELECT principal, status, owner, count(*) FROM executions"
+        " WHERE status IN ('running', 'suspended', 'interrupted') GROUP BY 1, 2, 3"
     )
+    unfinished = Counter[tuple[str, str]]()
+    for principal, status, owner, count in rows:
+        # One whose process has died is still stored as running.
+        is_lost = status == "running" and not is_under_way(status, owner, is_held=database.is_present(owner))
+        unfinished[principal, "interrupted" if is_lost else status] += count
     ((open_approvals,),) = await database.read("SELECT count(*) FROM approvals WHERE status = 'open'")
     return LedgerFigures(
         entries,
         database.measured,
-        {(principal, status): count for principal, status, count in statuses},
+        dict(unfinished),
         open_approvals,
         await _in_doubt(database),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
+from sandbox_fixtures import knows_the_sandbox
 from server_fixtures import cached
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -519,9 +521,11 @@ def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_p
         (("execution", "show", "abc"), 2, "unknown_trace"),
         (("session", "show", "nobody"), 2, "unknown_session"),
         (("replay", "abc"), 2, "unknown_trace"),
+        (("event", "send", "paid", "--json"), 0, '{"executions": []}'),
+        (("event", "send", "paid", "--execution", "abc"), 2, "unknown_trace"),
     ],
 )
-def test_a_command_that_only_reads_begins_no_ledger(setup, tmp_path, command, status, words):
+def test_a_command_that_only_reads_or_finds_nobody_begins_no_ledger(setup, tmp_path, command, status, words):
     state = tmp_path / "state"
     env = {"MCP_BRIDGE_STATE_DIR": str(state)}
     ended = setup.run(*command, env=env)
@@ -533,6 +537,15 @@ def test_a_command_that_only_reads_begins_no_ledger(setup, tmp_path, command, st
     ended = setup.run(*command, env=env)
     assert (ended.returncode, words in (ended.stdout + ended.stderr).decode()) == (status, True), ended
     assert [path.name for path in state.iterdir()] == ["secrets.json"]
+
+
+def test_a_command_that_only_reads_says_where_no_directory_can_be_written(setup, monkeypatch):
+    def nowhere():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", nowhere)
+    ended = setup.invoke("execution", "list")
+    says(ended, exit_statuses.FAILED, "database_unusable", "No usable temporary directory", "TMPDIR")
 
 
 def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
@@ -591,6 +604,55 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     shown = setup.run("doctor")
     assert shown.returncode == 0
     assert b"A script ran in a fresh container" in shown.stdout
+
+
+def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure, tmp_path, monkeypatch, capsys):
+    setup = configure()
+    state = tmp_path / "state"
+    knows_the_sandbox(state, setup.state_dir)
+    env = {"MCP_BRIDGE_STATE_DIR": str(state)}
+    assert setup.run("doctor", env=env).returncode == 0
+    assert not [path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name]
+    (state / "checkpoint.key").write_bytes(bytes(32))
+    (state / "ledger.sqlite").write_bytes(b"damaged" * 1000)
+    ended = setup.run("doctor", "--json", env=env)
+    report = json.loads(ended.stdout)
+    assert ended.returncode != 0
+    assert report["ok"] is False
+    (error,) = [row for row in report["findings"] if row["level"] == "error"]
+    assert "ledger.sqlite" in error["message"]
+    assert "with a ledger of its own" in error["hint"]
+    assert report["findings"][-1]["code"] == "script"
+
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(doctor, "TemporaryDirectory", no_room)
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(state))
+    assert doctor.doctor(setup.config, as_json=True) == ended.returncode
+    codes = [row["code"] for row in json.loads(capsys.readouterr().out)["findings"] if row["level"] == "error"]
+    assert codes == [error["code"], "state_unusable"]
+
+
+def test_doctor_tries_the_rest_where_the_state_directory_cant_be_used(configure, tmp_path, monkeypatch, capsys):
+    setup = configure()
+    (tmp_path / "file").touch()
+
+    def elsewhere(settings, directory):
+        # The image isn't built again for this.
+        knows_the_sandbox(directory, setup.state_dir)
+        return _elsewhere(settings, directory)
+
+    _elsewhere = doctor._elsewhere
+    monkeypatch.setattr(doctor, "_elsewhere", elsewhere)
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "file"))
+    assert doctor.doctor(setup.config, as_json=True) == exit_statuses.exit_code(BridgeError("state_unusable", ""))
+    report = json.loads(capsys.readouterr().out)
+    (error,) = [row for row in report["findings"] if row["level"] == "error"]
+    assert error["code"] == "state_unusable"
+    assert "The rest is tried in a temporary directory" in error["hint"]
+    assert "ledger_room" not in {row["code"] for row in report["findings"]}
+    assert report["findings"][-1]["code"] == "script"
 
 
 def test_doctor_shows_nothing_that_is_logged_for_information_between_its_findings(configure, tmp_path):
@@ -857,12 +919,11 @@ async def test_a_script_of_the_doctors_that_fails_is_told_with_the_way_out(tmp_p
     )
 
     @contextlib.asynccontextmanager
-    async def opened(*_):
+    async def opened(*_, **__):
         yield bridge
 
     monkeypatch.setattr(doctor, "open_bridge", opened)
     monkeypatch.setattr(doctor, "_room", lambda *_: ("ok", "ledger_room", "room", None))
-    configuration = SimpleNamespace(settings=SimpleNamespace(ledger=None))
     with pytest.raises(BridgeError) as caught:
-        await doctor._try(configuration, lambda *_: None)
+        await doctor._tried(SimpleNamespace(ledger=None), lambda *_: None)
     assert (caught.value.code, caught.value.hint) == ("sandbox_broken", "Raise memory.")

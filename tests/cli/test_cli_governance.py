@@ -863,6 +863,38 @@ def test_a_call_with_a_secret_is_explained_as_it_is_decided(desk, preset, value)
     assert desk.run("policy", "explain", "local.delete", "--args", '{"name": "other"}').out.startswith("allow")
 
 
+def test_a_call_is_explained_as_it_is_decided_for_a_principal(desk):
+    desk.configure(
+        '[policy]\npreset = "open"\n[[policy.rules]]\ntools = ["local.delete"]\neffect = "approve"\n'
+        '[principals.anna]\nservers = ["local"]\n[principals.anna.policy]\npreset = "open"\n'
+        '[[principals.anna.policy.rules]]\ntools = ["local.delete"]\neffect = "deny"\nwhen = "$name == \'a\'"\n'
+        '[principals.build.policy]\npreset = "locked"\n[principals.carl]\n'
+        '[servers.git]\ncommand = "/nowhere/at-all"\n'
+    )
+    anna = ("policy", "explain", "local.delete", "--principal", "anna")
+    for name in ("a", "b"):
+        told = desk.run(*anna, "--args", json.dumps({"name": name})).out.splitlines()
+        decides = [line for line in told if line.endswith(", which decides:")]
+        if name == "a":
+            assert told[0] == "deny: local.delete, by rule 2"
+            assert decides == ["the policy of the principal anna, which decides:"]
+        else:
+            assert told[0] == "approve: local.delete, by rule 1"
+            assert decides == ["everybody's policy, which decides:"]
+    assert desk.run("policy", "explain", "local.delete", "--json").json["effect"] == "approve"
+    for name, effect in (("build", "deny"), ("carl", "allow"), ("dora", "allow"), ("local", "allow")):
+        ended = desk.run("policy", "explain", "git.log", "--principal", name, "--json")
+        assert ended.json["effect"] == effect
+        assert ("no table [principals.dora]" in ended.err) == (name == "dora")
+    words = ["unknown_server", "doesn't reach the server 'git'", "[principals.anna]"]
+    desk.says("policy", "explain", "git.log", "--principal", "anna", code=exit_statuses.USAGE, words=words)
+    desk.says("policy", "explain", "git.log", "--principal", "A B", code=exit_statuses.USAGE, words=["bad_principal"])
+    shown = desk.run("policy", "show", "--principal", "build").out.splitlines()
+    assert shown[0] == "everybody's policy, which is a floor:"
+    assert "the policy of the principal build over it, with the lower limits of both:" in shown
+    assert desk.run("policy", "show", "--principal", "build", "--json").json["floor"]["preset"] == "open"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -990,9 +1022,18 @@ def test_every_command_has_help_with_its_options(desk):
         ("secret", "set"): ("NAME", "--keyring", "Examples:", "without an echo"),
         ("secret", "list"): ("--json",),
         ("secret", "remove"): ("NAME", "--keyring"),
-        ("policy", "show"): ("--json",),
+        ("policy", "show"): ("--principal", "--json"),
         ("policy", "check"): ("--start", "--strict", "--json", "Example:"),
-        ("policy", "explain"): ("SERVER.TOOL", "--args", "--program", "--step", "--start", "--json", "Examples:"),
+        ("policy", "explain"): (
+            "SERVER.TOOL",
+            "--args",
+            "--program",
+            "--step",
+            "--principal",
+            "--start",
+            "--json",
+            "Examples:",
+        ),
     }
     for command, words in of.items():
         shown = desk.run(*command, "--help", config=False).out

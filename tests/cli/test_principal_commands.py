@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
 from mcp_bridge.governance.principal_tokens import TOKEN, TokenStore, find
+from mcp_bridge.ledger.storage.live_bridges import Presence
 
 CONFIG = "[principals.anna]\napprover = true\n"
 
@@ -104,6 +105,42 @@ def test_a_list_says_who_vouches_for_a_principal_without_a_token(operator):
     listed = operator.run("list").stdout
     for name, by in (("anna", "by its issuer"), ("ben", "by its issuer or by its certificate"), ("cara", "none")):
         assert re.search(rf"^{name} +{by} *$", listed, re.MULTILINE), listed
+    operator.run("add", "anna")
+    listed = operator.run("list").stdout
+    # Times as all commands have them.
+    assert re.search(
+        r"^anna +[0-9a-f]{16} +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +never +good", listed, re.MULTILINE
+    )
+    assert re.search(r"^anna +by its issuer *$", listed, re.MULTILINE), "it isn't out once its tokens are revoked"
+    known = "anna is still known by its issuer, until [principals.anna] is removed"
+    assert known in operator.run("revoke", "anna").stderr
+    assert known in operator.run("revoke", "anna", status=2).stderr
+    operator.run("add", "cara")
+    assert operator.run("revoke", "cara").stderr == ""
+
+
+def test_a_token_is_revoked_where_the_authentication_cant_be_used(operator):
+    token = operator.run("add", "anna").stdout.strip()
+    operator.config.write_text(f"{CONFIG}[authentication.oauth]\nissuer = 1\n")
+    operator.run("revoke", "anna")
+    assert operator.whose(token) is None
+
+
+def test_a_token_of_a_table_that_a_serving_bridge_may_not_have_is_told(operator):
+    words = "if [principals.anna] is new, the token is refused until that is started again"
+    assert words not in operator.run("add", "anna").stderr
+    presence = Presence(operator.state, "a bridge")
+    try:
+        presence.serve_at(8350)
+        os.utime(operator.config, (1, 1))
+        assert words not in operator.run("add", "anna").stderr
+        later = time.time() + 60
+        os.utime(operator.config, (later, later))
+        assert words in operator.run("add", "anna").stderr
+        assert words not in operator.run("add", "ben").stderr, "who has no table needs none"
+    finally:
+        presence.leave()
+    assert words not in operator.run("add", "anna").stderr
 
 
 def test_a_token_is_replaced_and_revoked(operator):

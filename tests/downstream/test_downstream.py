@@ -334,6 +334,20 @@ async def test_a_command_that_cannot_be_run_is_named(spec, part):
         assert fleet.server("s").status().starts == 1
 
 
+@pytest.mark.parametrize("kind", ["path", "relative", "name"])
+async def test_a_script_whose_interpreter_is_missing_is_told_from_a_missing_command(tmp_path, kind):
+    script = tmp_path / "my-server"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    command = {"path": str(script), "relative": "./my-server", "name": "my-server"}[kind]
+    spec = ServerSpec(name="s", command=command, cwd=str(tmp_path), env={"PATH": str(tmp_path)})
+    async with Fleet([spec]) as fleet:
+        error = await failure(fleet, "s", "x")
+    assert "the interpreter that 'my-server' names in its first line (#!) isn't there" in error.message
+    assert "Mend the first line of that file" in error.hint
+    assert str(tmp_path) not in shown(error)
+
+
 SECRET = "hunter2-of-the-server"  # noqa: S105 - invented
 
 

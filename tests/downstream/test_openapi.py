@@ -502,6 +502,8 @@ async def test_a_text_and_an_unknown_type_arrive():
     async with petstore() as (fleet, service):
         service.answers = [Response("grüße".encode("latin-1"), media_type="text/plain; charset=latin-1")]
         assert await value(fleet, "get_pet", id=1) == "grüße"
+        service.answers = [Response(b"plain", headers={"content-encoding": ""}, media_type="text/plain")]
+        assert await value(fleet, "get_pet", id=1) == "plain"
         service.answers = [Response(b"\x00\x01", media_type="application/zip")]
         (file,) = await value(fleet, "get_pet", id=1)
         assert (file["mime_type"], file["data"]) == ("application/zip", "AAE=")

@@ -452,7 +452,20 @@ async def test_a_request_whose_client_certificate_is_refused_was_not_sent(certif
             async with client, opened(client, "POST", spec.url, headers={}, attempt=Attempt(), hide=str):
                 pass
     reason = "can't be reached: it refuses the client certificate (UNKNOWN_CA)"
-    assert caught.value.failure == RemoteFailure("unsent", reason, lasting=True)
+    assert caught.value.failure == RemoteFailure("unsent", reason, lasting=True, settings="client_cert and client_key")
+
+
+async def test_the_hint_names_the_setting_of_a_certificate_that_is_refused(certificates):
+    authority, *stranger = (str(certificates / name) for name in ("authority.pem", "stranger.pem", "stranger.key"))
+    with _refusing(certificates, ssl.TLSVersion.TLSv1_3) as port:
+        for tls, settings in (
+            (TlsFiles(authority, *stranger), "Check client_cert and client_key of its entry;"),
+            (TlsFiles(), "Check ca_file of its entry;"),
+        ):
+            async with Fleet([_https(port, tls=tls)]) as fleet:
+                error = await failure(fleet)
+            assert error.code == "server_start_failed"
+            assert error.hint.startswith(settings), error
 
 
 # Proxies.

@@ -451,6 +451,26 @@ async def test_beyond_the_queue_an_execution_is_refused_as_busy_and_the_others_e
         assert printed(await bridge.run("print('again')")) == "again\n"
 
 
+async def test_an_execution_that_is_cancelled_in_the_queue_does_nothing_and_leaves_its_place_to_the_next(sandboxes):
+    async with sandboxes.open(max_concurrent=1, max_queued=1) as bridge, anyio.create_task_group() as tasks:
+        ran = []
+
+        async def run(code, key):
+            ran.append(printed(await bridge.run(code, key=key)))
+
+        tasks.start_soon(run, "import time; time.sleep(3); print('first')", "one")
+        await until(lambda: bridge.runs_under_way()[0] == 1)
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(run, "print('later')", "two")
+                await until(lambda: bridge.runs_under_way()[1] == 1)
+                scope.cancel()
+        assert bridge.runs_under_way() == (1, 0)
+        # Its place is free, and its key still does what it was for.
+        await run("print('later')", "two")
+    assert ran == ["first\n", "later\n"]
+
+
 @pytest.mark.parametrize("language", ["python", "javascript"])
 async def test_a_new_session_takes_a_container_that_waits_and_is_rebuilt_to_the_same(both, language):
     first, names = {

@@ -519,7 +519,10 @@ def test_a_file_that_would_be_too_large_is_not_written(state, monkeypatch):
     monkeypatch.setattr(secret_stores, "MAX_FILE_BYTES", 1000)
     file = SecretFile(state)
     file.set("key", VALUE)
-    assert failure(file.set, "other", "x" * 1000).code == "secrets_file_unwritable"
+    error = failure(file.set, "other", "x" * 1000)
+    assert (error.code, "it would be over 1000 bytes" in error.message) == ("secrets_file_unwritable", True)
+    assert "Shorten" in error.hint
+    assert "MCP_BRIDGE_STATE_DIR" not in error.hint, "another directory has the same limit"
     assert file.read() == {"key": VALUE}
 
 

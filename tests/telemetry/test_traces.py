@@ -4,11 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import anyio
 import httpx2
 import pytest
+import requests
 from bridge_fixtures import until
 from http_bridge import serving
 from http_servers import remote
@@ -20,6 +22,7 @@ from sandbox_fixtures import RUNTIME
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.telemetry.config import TelemetryConfig
+from mcp_bridge.telemetry.export import BoundedSession
 from mcp_bridge.telemetry.setup import telemetry
 
 pytestmark = pytest.mark.timeout(180)
@@ -278,7 +281,9 @@ async def test_a_collector_that_fails_holds_nothing_up_and_is_warned_of_once(tmp
             await run(client, "print(1)")
             said = [line for line in log.read_text().splitlines() if "elemetry" in line]
             beginning, end = "mcp-bridge: WARNING: no", f"can be sent to the OpenTelemetry collector {received.address}"
-            assert sorted(said) == [f"{beginning} metrics {end}", f"{beginning} traces {end}"]
+            assert sorted(said) == [
+                f"{beginning} {what} {end}: it answers 500 to /v1/{what}" for what in ("metrics", "traces")
+            ]
             received.status = 200
             await until(lambda: log.read_text().count("again") == 2)
 
@@ -300,6 +305,7 @@ async def test_a_collector_that_redirects_is_one_that_takes_nothing(tmp_path, co
         async with watched(configure, received).client(log=file) as client:
             await run(client, "print(1)")
             await until(lambda: log.read_text().count("can be sent") == 2)
+            assert "it answers 307 to /v1/traces" in log.read_text()
     assert received.spans == []
 
 
@@ -309,6 +315,13 @@ def test_a_collector_that_is_not_there_does_not_keep_a_command_from_its_end(conf
     assert (ended.returncode, ended.stdout) == (0, b"1\n")
     assert b"Traceback" not in ended.stderr
     assert ended.stderr.count(b"collector") <= 2
+
+
+def test_why_a_collector_cant_be_reached_is_known_without_its_words():
+    session = BoundedSession()
+    with pytest.raises(requests.exceptions.ConnectionError):
+        session.post("http://127.0.0.1:9/v1/traces")
+    assert session.problem == "it can't be reached"
 
 
 def test_the_command_line_is_traced_too(configure, received):
@@ -381,6 +394,15 @@ async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, confi
         assert [record for record in records if not {"time", "level", "logger", "message"} <= record.keys()] == []
 
 
+async def test_the_libraries_are_loaded_beside_the_event_loop(monkeypatch):
+    threads = []
+    monkeypatch.setattr("mcp_bridge.telemetry.export.start", lambda *_: threads.append(threading.current_thread()))
+    async with telemetry(TelemetryConfig(otlp="http://127.0.0.1:9")):
+        pass
+    assert threads
+    assert threading.main_thread() not in threads
+
+
 @pytest.mark.parametrize(
     ("config", "library", "extra"),
     [
@@ -390,6 +412,7 @@ async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, confi
 )
 async def test_a_library_that_is_missing_is_told_with_what_installs_it(monkeypatch, config, library, extra):
     monkeypatch.delitem(sys.modules, "mcp_bridge.telemetry.export", raising=False)
+    monkeypatch.delattr("mcp_bridge.telemetry.export", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(BridgeError) as caught:
         async with telemetry(TelemetryConfig(**config)):

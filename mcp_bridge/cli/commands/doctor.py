@@ -6,13 +6,17 @@ import json
 import os
 import sys
 import time
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from rich.console import Console
 
 from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
+from mcp_bridge.cli.command_runner import has_begun
 from mcp_bridge.cli.doctor_checks import input_and_package_checks, network_variables
 from mcp_bridge.configured_values import shown_size
 from mcp_bridge.downstream.configuration.discovery import user_servers
@@ -23,12 +27,14 @@ from mcp_bridge.executions.erasure_for_room import FULL
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
+from mcp_bridge.private_files import require_writable, state_directory
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.settings import Settings
 
 MARKS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "error": ("fail", "red")}
 
@@ -37,41 +43,52 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     """Repeat the probe, run a script, and print the findings; return the exit status."""
     console = Console(stderr=as_json)
     findings: list[dict[str, Any]] = []
+    status = exit_statuses.OK
 
     def find(level: str, code: Code, message: str, hint: str | None = None) -> None:
         findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
 
-    prepared: Prepared | None = None
-    status = exit_statuses.OK
-    try:
-        configuration = configuration_loading.configure(config, quiet=True)
-        configuration_loading.keep_information_off_terminal()
-        over = f", over your own, {configuration.floor}" if configuration.floor else ""
-        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
-        for file in configuration.ignored_files:
-            names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
-            find("warning", file.code, f"{file.message}{names}", file.hint)
-        findings += [finding.record() for finding in network_variables.findings(os.environ)]
-        _servers(configuration, find)
-        inputs = configuration.governance.inputs if configuration.governance else {}
-        findings += [finding.record() for finding in input_and_package_checks.files(inputs)]
-        if (packages := anyio.run(input_and_package_checks.packages, configuration.settings)) is not None:
-            findings.append(packages.record())
-        with console.status("Probing the container engine…"):
-            prepared = anyio.run(_prepare, configuration)
-        findings += [finding.record() for finding in prepared.report.findings]
-        image = prepared.image
-        find("ok", "image", f"Image {image.reference}: Python {image.python or 'unknown'}, {image.size / 1e6:.0f} MB.")
-        with console.status("Running a script…"):
-            milliseconds = anyio.run(_try, configuration, find)
-        find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
-        for report in pool_reports(configuration.settings.state_dir):
-            find("ok", "pool", str(report))
-    except BridgeError as exc:
-        for found in exc.details.get("findings", []):
+    def fail(error: BridgeError, also: str = "") -> None:
+        nonlocal status
+        for found in error.details.get("findings", []):
             findings.append(found)
-        find("error", exc.code, exc.message, exc.hint)
-        status = exit_statuses.exit_code(exc)
+        find("error", error.code, error.message, " ".join(filter(None, (error.hint, also))))
+        status = status or exit_statuses.exit_code(error)
+
+    prepared: Prepared | None = None
+    find_room: Any = find
+    with ExitStack() as stack:
+        try:
+            configuration = configuration_loading.configure(config, quiet=True)
+            configuration_loading.keep_information_off_terminal()
+            _configured(configuration, findings, find)
+            settings = configuration.settings
+            try:
+                require_writable(state_directory(settings.state_dir, durable=True))
+            except BridgeError as exc:
+                try:
+                    directory = stack.enter_context(TemporaryDirectory(prefix="mcp-bridge-"))
+                except OSError:
+                    raise exc from None
+                fail(exc, "The rest is tried in a temporary directory.")
+                # There would be another disk's room.
+                settings, find_room = _elsewhere(settings, Path(directory)), _ignore
+            with console.status("Probing the container engine…"):
+                prepared = anyio.run(_prepare, settings)
+            findings += [finding.record() for finding in prepared.report.findings]
+            image = prepared.image
+            find(
+                "ok",
+                "image",
+                f"Image {image.reference}: Python {image.python or 'unknown'}, {image.size / 1e6:.0f} MB.",
+            )
+            with console.status("Running a script…"):
+                milliseconds = anyio.run(_try, settings, find_room, fail)
+            find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
+            for report in pool_reports(settings.state_dir):
+                find("ok", "pool", str(report))
+        except BridgeError as exc:
+            fail(exc)
     if as_json:
         sys.stdout.write(
             json.dumps({"ok": status == exit_statuses.OK, "findings": findings, **_facts(prepared)}) + "\n"
@@ -81,17 +98,80 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     return status
 
 
-async def _prepare(configuration: configuration_loading.Configuration) -> Prepared:
-    return await prepare(configuration.settings, refresh=True)
+def _configured(configuration: configuration_loading.Configuration, findings: list[dict[str, Any]], find: Any) -> None:
+    """What there is to say of the configuration, and of what it names."""
+    over = f", over your own, {configuration.floor}" if configuration.floor else ""
+    find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
+    for file in configuration.ignored_files:
+        names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
+        find("warning", file.code, f"{file.message}{names}", file.hint)
+    findings += [finding.record() for finding in network_variables.findings(os.environ)]
+    _servers(configuration, find)
+    inputs = configuration.governance.inputs if configuration.governance else {}
+    findings += [finding.record() for finding in input_and_package_checks.files(inputs)]
+    if (packages := anyio.run(input_and_package_checks.packages, configuration.settings)) is not None:
+        findings.append(packages.record())
 
 
-async def _try(configuration: configuration_loading.Configuration, find: Any) -> float:
+def _ignore(*_: Any) -> None:
+    """Say nothing of a finding."""
+
+
+def _elsewhere(settings: Settings, directory: Path) -> Settings:
+    """The settings with another state directory, on whatever disk, for a ledger of the moment."""
+    ledger = settings.ledger.model_copy(update={"master_key": "file", "publish": (), "min_free": 0})
+    return settings.model_copy(update={"state_dir": directory, "ledger": ledger})
+
+
+async def _prepare(settings: Settings) -> Prepared:
+    return await prepare(settings, refresh=True)
+
+
+async def _try(settings: Settings, find_room: Any, fail: Any) -> float:
+    """Run a script, and record it; the milliseconds that it took.
+
+    It is recorded in a ledger of its own where none has begun, since a backup may be to be restored there, and where
+    that one can't be opened, which says nothing of the sandbox.
+
+    Raises:
+        BridgeError: As `open_bridge`; `sandbox_broken`; why it can't be run.
+    """
+    if has_begun(settings.state_dir):
+        try:
+            return await _tried(settings, find_room)
+        except _UnopenedError as exc:
+            fail(exc.error, "The rest is tried with a ledger of its own.")
+    own = settings.ledger.model_copy(update={"master_key": "file", "publish": ()})
+    try:
+        made = TemporaryDirectory(prefix="doctor-", dir=settings.state_dir)
+    except OSError as exc:
+        raise BridgeError("state_unusable", f"{settings.state_dir} can't be written: {exc.strerror}.") from None
+    with made as directory:
+        try:
+            return await _tried(settings.model_copy(update={"ledger": own}), find_room, Path(directory))
+        except _UnopenedError as exc:
+            raise exc.error from None
+
+
+class _UnopenedError(Exception):
+    """The bridge can't be opened: `error`."""
+
+    def __init__(self, error: BridgeError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def _tried(settings: Settings, find_room: Any, ledger: Path | None = None) -> float:
     took = 0.0
     failure: BridgeError | None = None
-    async with open_bridge(configuration.settings, []) as bridge:
+    async with AsyncExitStack() as stack:
         try:
-            ledger = bridge.measured()
-            find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
+            bridge = await stack.enter_async_context(open_bridge(settings, [], ledger=ledger))
+        except BridgeError as exc:
+            raise _UnopenedError(exc) from None
+        try:
+            measured = bridge.measured()
+            find_room(*_room(settings.ledger, replace(measured, used=0) if ledger else measured, bridge.files.used()))
             await bridge.sandboxes.prepare()
             began = time.monotonic()
             record = await bridge.run("print('ok')")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, run_with_bridge
+from mcp_bridge.cli.command_runner import finish, has_begun, print_json, read_database, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.cli.commands.resumed import ResumedExecution
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.ledger.storage.database import Database
 
 NOT_SENT = "not sent"
 """In place of an execution's status: it didn't get the event."""
@@ -99,7 +100,8 @@ def send(
             return records
 
         configuration = configuration_loading.configure(named)
-        records = run_with_bridge(configuration, sent)
+        _refuse_unknown(configuration, execution)
+        records = run_with_bridge(configuration, sent) if has_begun(configuration.settings.state_dir) else []
         if unprintable:
             raise unprintable[0]
         if as_json:
@@ -112,6 +114,23 @@ def send(
         return next((status for one in records if not one.made_no_progress and (status := one.exit_status)), 0)
 
     finish(work, as_json=as_json)
+
+
+def _refuse_unknown(configuration: configuration_loading.Configuration, execution: str | None) -> None:
+    """Where no ledger has begun, there is no execution, and nobody waits. None begins: a backup may be for there.
+
+    Raises:
+        BridgeError: `unknown_trace`, if an execution is named; as `read_database`.
+    """
+    if execution is None or has_begun(configuration.settings.state_dir):
+        return
+
+    async def found(database: Database) -> None:
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+        await argument_decoding.execution(ProgramStore(database), execution)
+
+    read_database(configuration.settings, found)
 
 
 def _print_sent(one: ResumedExecution, named: Path | None) -> list[OSError]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.redaction.projection import Projector
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
 
+ForPrincipal: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--principal", metavar="NAME", help="For that principal, whose own policy lies over everybody's."),
+]
+
 policy = typer.Typer(help="Look at the policy, and at what it decides.", no_args_is_help=True)
 
 LIST_SECONDS = 60.0
@@ -33,14 +39,31 @@ LIST_SECONDS = 60.0
 
 
 class _Read(NamedTuple):
-    """The policies as configured, and the resulting snapshot."""
+    """The policies as configured, the resulting snapshot, and what its layers are called, from the lowest floor up."""
 
     written: tuple[WrittenPolicy, ...]
     snapshot: PolicySnapshot
+    layers: tuple[str, ...]
 
-    @property
-    def has_conditions(self) -> bool:
-        return any(rule.when for written in self.written for rule in written.policy.rules)
+    def of_principal(self, name: str, loaded: Loaded) -> _Read:
+        """The same with a principal's own policy over it.
+
+        Raises:
+            BridgeError: `bad_config`, `bad_principal`.
+        """
+        from mcp_bridge.governance.principals import policy_source
+        from mcp_bridge.policy.rules.floor import layered
+        from mcp_bridge.policy.rules.policy_settings import read
+        from mcp_bridge.policy.rules.policy_snapshot import freeze
+
+        table = _principal(name, loaded).policy
+        if not table:
+            return self
+        source = policy_source(name, loaded.layers[0].file)
+        own = freeze(read(table, source), _hashes(self.written[-1].programs), source)
+        return self._replace(
+            snapshot=layered(self.snapshot, own), layers=(*self.layers, f"the policy of the principal {name}")
+        )
 
 
 class _Written(NamedTuple):
@@ -63,29 +86,62 @@ def _read(loaded: Loaded) -> _Read:
     written = written_policies(
         loaded.layers, configuration_loading.folder_servers(loaded, configuration_loading.discover_servers(loaded))
     )
-    return _Read(written, snapshot_of(written))
+    snapshot = snapshot_of(written)
+    return _Read(
+        written,
+        snapshot,
+        ("everybody's policy",) if snapshot.floor is None else ("your own policy", "the folder's policy"),
+    )
+
+
+def _principal(name: str, loaded: Loaded) -> Principal:
+    """A principal as configured; one without a table has the rights common to all.
+
+    Raises:
+        BridgeError: `bad_config`, `bad_principal`.
+    """
+    from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, check_principal_name, load_principals
+
+    if name == LOCAL_PRINCIPAL.name:
+        return LOCAL_PRINCIPAL
+    check_principal_name(name)
+    found = load_principals(loaded.layers).get(name)
+    if found is None:
+        terminal_output.echo_err(
+            f"mcp-bridge: there is no table [principals.{name}]: everybody's policy is the only one."
+        )
+    return found or Principal(name)
 
 
 @policy.command()
-def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
+def show(ctx: typer.Context, principal: ForPrincipal = None, config: Config = None, as_json: Json = False) -> None:
     """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
 
     def work() -> int:
         loaded = configuration_loading.load(config or ctx.obj)
-        snapshot = _read(loaded).snapshot
+        read = _read(loaded)
+        if principal is not None:
+            read = read.of_principal(principal, loaded)
         if as_json:
-            print_json(_record(snapshot))
+            print_json(_record(read.snapshot))
             return exit_statuses.OK
-        if snapshot.floor is not None:
-            terminal_output.echo("your own policy, which is a floor:")
-            for line in _described(snapshot.floor):
+        snapshots = list(_from_floor(read.snapshot))
+        for name, snapshot in zip(read.layers, snapshots, strict=True):
+            if snapshot.floor is not None:
+                terminal_output.echo(f"{name} over it, with the lower limits of both:")
+            elif len(snapshots) > 1:
+                terminal_output.echo(f"{name}, which is a floor:")
+            for line in _described(snapshot):
                 terminal_output.echo(line)
-            terminal_output.echo("the folder's policy over it, with the lower limits of both:")
-        for line in _described(snapshot):
-            terminal_output.echo(line)
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _from_floor(snapshot: PolicySnapshot) -> Iterator[PolicySnapshot]:
+    if snapshot.floor is not None:
+        yield from _from_floor(snapshot.floor)
+    yield snapshot
 
 
 def _record(snapshot: PolicySnapshot) -> dict[str, Any]:
@@ -253,6 +309,7 @@ def explain(
     step: Annotated[
         str | None, typer.Option(metavar="ID", help="The step that makes the call; inner/step for a nested program.")
     ] = None,
+    principal: ForPrincipal = None,
     start: Annotated[bool, typer.Option("--start", help="Start servers whose tools haven't been listed yet.")] = False,
     config: Config = None,
     as_json: Json = False,
@@ -276,6 +333,9 @@ def explain(
         read = _read(loaded)
         servers, listed, _ = anyio.run(_tools, configuration_loading.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
+        if principal is not None:
+            _check_reaches(_principal(principal, loaded), found.server)
+            read = read.of_principal(principal, loaded)
         context = None if program is None else _context(loaded, program, step, found)
         _, filled, judged = judged_arguments(
             read.snapshot, _projector(loaded), found, arguments, is_operators=found.server == LOCAL
@@ -292,16 +352,30 @@ def explain(
         if as_json:
             print_json(explained.record())
             return exit_statuses.OK
-        terminal_output.echo(explained.text())
+        terminal_output.echo(explained.text(read.layers))
         if found.server not in listed:
             terminal_output.echo_err(
                 f"mcp-bridge: the tools of {found.server} haven't been listed yet, so nothing is known of this one."
             )
-        if args is None and read.has_conditions:
+        if args is None and any(rule.when for each in _from_floor(read.snapshot) for rule in each.rules):
             terminal_output.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+def _check_reaches(principal: Principal, server: str) -> None:
+    """Refuse a server that a principal doesn't reach: for its calls, there is none.
+
+    Raises:
+        BridgeError: `unknown_server`.
+    """
+    if principal.servers is not None and server not in principal.servers:
+        raise BridgeError(
+            "unknown_server",
+            f"The principal {principal.name!r} doesn't reach the server {server!r}: its calls get unknown_server.",
+            hint=f"Add it to servers in [principals.{principal.name}], if it is to.",
+        )
 
 
 def _projector(loaded: Loaded) -> Projector:

@@ -45,10 +45,16 @@ def add(ctx: typer.Context, name: Name, expires: Expires = None, config: Config 
     """Make a token for a principal, beside those that it has. It is printed once, and kept as a hash."""
 
     def work() -> int:
-        store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
+        loaded = configuration_loading.load(config or ctx.obj)
+        store, configured = _opened(loaded, name)
         keep = functools.partial(_show, as_json=as_json)
         made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured, keep=keep)
         _tell(made, 0, configured, as_json=as_json)
+        if name in configured and not as_json and _has_changed_while_served(loaded):
+            terminal_output.echo_err(
+                "mcp-bridge: the configuration has changed since the bridge that serves was started: if"
+                f" [principals.{name}] is new, the token is refused until that is started again."
+            )
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
@@ -71,11 +77,17 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
             terminal_output.echo("No principals: `mcp-bridge principal add NAME` makes a token for one.")
         else:
             cells = [
-                (record.principal, token, _date(record.created), _end(record.expires), _state(record, configured, now))
+                (
+                    record.principal,
+                    token,
+                    terminal_output.moment(record.created),
+                    _end(record.expires),
+                    _state(record, configured, now),
+                )
                 for token, record in tokens
             ]
             known_by = _known_without_token(loaded, configured)
-            cells += [(name, known_by.get(name, "none"), "", "", "") for name in without]
+            cells += [(name, known_by.get(name, "none"), "", "", "") for name in sorted({*without, *known_by})]
             terminal_output.table(("principal", "token", "made", "ends", "state"), cells)
         return exit_statuses.OK
 
@@ -133,8 +145,17 @@ def revoke(
     """End a principal's tokens, and what is connected with them."""
 
     def work() -> int:
-        store, _ = _opened(configuration_loading.load(config or ctx.obj), name)
-        terminal_output.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
+        loaded = configuration_loading.load(config or ctx.obj)
+        store, configured = _opened(loaded, name)
+        try:
+            revoked = store.revoke(name, token)
+        except BridgeError as exc:
+            if exc.code == "unknown_principal" and token is None and (known := _still_known(loaded, configured, name)):
+                raise BridgeError(exc.code, exc.message, hint=f"{known}.") from None
+            raise
+        terminal_output.echo(f"revoked {_tokens(revoked)} of {name}")
+        if known := _still_known(loaded, configured, name):
+            terminal_output.echo_err(f"mcp-bridge: {known}.")
         return exit_statuses.OK
 
     finish(work)
@@ -154,6 +175,17 @@ def _opened(loaded: Loaded, name: str | None = None) -> tuple[TokenStore, dict[s
     return TokenStore(loaded.settings.state_dir), load_principals(loaded.layers)
 
 
+def _has_changed_while_served(loaded: Loaded) -> bool:
+    """Whether the file that principals' tables are in was written after a bridge had begun to serve over HTTP."""
+    from mcp_bridge.ledger.storage.live_bridges import serves_since_before
+
+    file = loaded.layers[0].file
+    try:
+        return file is not None and serves_since_before(loaded.settings.state_dir, file.stat().st_mtime)
+    except OSError:
+        return False
+
+
 def _known_without_token(loaded: Loaded, configured: Mapping[str, Principal]) -> dict[str, str]:
     """The principals that others than the bridge vouch for, by name: by whom.
 
@@ -170,6 +202,16 @@ def _known_without_token(loaded: Loaded, configured: Mapping[str, Principal]) ->
             for name in configured if voucher.principals is None else set(voucher.principals.values()):
                 known.setdefault(name, []).append(by)
     return {name: " or ".join(ways) for name, ways in known.items()}
+
+
+def _still_known(loaded: Loaded, configured: Mapping[str, Principal], name: str) -> str:
+    """That a principal needs no token, and what ends that; empty if it needs one."""
+    try:
+        by = _known_without_token(loaded, configured).get(name)
+    except BridgeError:
+        # No bridge begins with it either; a token has to be revoked all the same.
+        return ""
+    return f"{name} is still known {by}, until [principals.{name}] is removed from the configuration" if by else ""
 
 
 def _seconds(text: str | None, option: str) -> float | None:
@@ -220,7 +262,11 @@ def _tell(
     if as_json:
         return
     name = made.record.principal
-    ends = f"ends {_date(made.record.expires)}" if made.record.expires is not None else "doesn't end by itself"
+    ends = (
+        f"ends {terminal_output.moment(made.record.expires)}"
+        if made.record.expires is not None
+        else "doesn't end by itself"
+    )
     if is_kept and made.record.expires is not None:
         ends += ", as long from now as what it replaces was made for (--expires says otherwise)"
     instead = f", in place of {_tokens(replaced)}" if replaced else ""
@@ -253,11 +299,7 @@ def _state(record: TokenRecord, configured: dict[str, Principal], now: float) ->
 
 
 def _end(expires: float | None) -> str:
-    return "never" if expires is None else _date(expires)
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return "never" if expires is None else terminal_output.moment(expires)
 
 
 def _json_date(seconds: float | None) -> str | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -179,12 +180,10 @@ def start_failure(
         return _connect_failure(spec, launched)
     outputs = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = outputs[0] if outputs else []
-    if not_run := _not_run(spec, failure, private):
+    if not_run := _not_run(spec, failure, connection.transport.environment, private):
         why = not_run
         if isinstance(failure, FileNotFoundError) and "command" in private:
-            hint = "Install it, or give its full path in the configuration."
-            if "/" in spec.command:
-                hint = f"Mend the path of its command in the configuration; {_SHOW_MORE}."
+            hint = _missing_command_hint(spec, connection.transport.environment)
     elif large := _too_large(failure, connection):
         # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
@@ -214,13 +213,17 @@ def start_failure(
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
 
 
-def _not_run(spec: ServerSpec, failure: BaseException | None, private: dict[str, Any]) -> str:
+def _not_run(
+    spec: ServerSpec, failure: BaseException | None, environment: Mapping[str, str], private: dict[str, Any]
+) -> str:
     """Why a server's process could not be made; empty if it was. What it names of the host is put into `private`."""
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
         private["cwd"] = spec.cwd
         return "its working directory is not there."
     if isinstance(failure, FileNotFoundError):
         private["command"] = spec.command
+        if _is_there(spec, environment):
+            return f"the interpreter that {_name(spec.command)!r} names in its first line (#!) isn't there."
         if "/" in spec.command:
             return f"there is no {_name(spec.command)!r} at its command's path."
         return f"there is no command {spec.command!r}."
@@ -230,6 +233,21 @@ def _not_run(spec: ServerSpec, failure: BaseException | None, private: dict[str,
         private["command"] = spec.command
         return f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
     return ""
+
+
+def _missing_command_hint(spec: ServerSpec, environment: Mapping[str, str]) -> str:
+    if _is_there(spec, environment):
+        return f"Mend the first line of that file, or install what it names; {_SHOW_MORE}."
+    if "/" in spec.command:
+        return f"Mend the path of its command in the configuration; {_SHOW_MORE}."
+    return "Install it, or give its full path in the configuration."
+
+
+def _is_there(spec: ServerSpec, environment: Mapping[str, str]) -> bool:
+    """Whether a command that wasn't found is there: its interpreter isn't, then, for which the system has no error."""
+    if "/" in spec.command:
+        return Path(spec.cwd or "", spec.command).is_file()
+    return shutil.which(spec.command, path=environment.get("PATH")) is not None
 
 
 def _unpassable(spec: ServerSpec) -> str | None:
@@ -264,6 +282,8 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
         why, hint = _not_ready(spec, launched)
     elif remote is not None:
         why = f"it {remote.reason}.{_wait_wanted(remote)}{_saying(remote)}"
+        if remote.settings:
+            hint = f"Check {remote.settings} of its entry; {_SHOW_MORE}."
         extras = _retry_in(remote)
     elif large := _too_large(failure, connection):
         why = f"its listing is too large: {large}."

@@ -93,6 +93,7 @@ class RemoteFailure:
         retry_after: Seconds after which the server wants to be asked again, or None.
         lasting: Whether trying again at once is useless.
         said: The beginning of what the server says of it, on one line and without credentials; or empty.
+        settings: The settings of the server's entry that may mend it, where they aren't its `url`.
     """
 
     kind: FailureKind
@@ -101,6 +102,7 @@ class RemoteFailure:
     retry_after: float | None = None
     lasting: bool = False
     said: str = ""
+    settings: str = ""
 
 
 class RequestFailedError(Exception):
@@ -397,6 +399,12 @@ def _within_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
     return upgraded and url.host == other.host
 
 
+def is_encoded(response: httpx2.Response) -> bool:
+    """Whether a response's body has a content coding (RFC 9110, section 8.4). A list of none is empty."""
+    codings = response.headers.get("content-encoding", "").lower().split(",")
+    return any(coding.strip() not in {"", "identity"} for coding in codings)
+
+
 class _failures:  # noqa: N801 - a context manager, as `contextlib.suppress`
     """Turns the library's exceptions into `RequestFailedError`."""
 
@@ -423,8 +431,10 @@ def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
     # From TLS 1.3 on a server refuses a client's certificate after the client may have sent its request, unread.
     is_refused = not attempt.answered and _certificate_alert(error) is not None
     if is_refused or not attempt.sent:
-        lasting = is_refused or any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
-        return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting)
+        is_untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+        settings = "client_cert and client_key" if is_refused else "ca_file" if is_untrusted else ""
+        lasting = is_refused or is_untrusted
+        return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting, settings=settings)
     if attempt.answered:
         return RemoteFailure("lost", f"broke off its answer: {reason}")
     return RemoteFailure("lost", f"didn't answer: {reason}")

@@ -37,6 +37,7 @@ from mcp_bridge.downstream.http.http_client import (
     RemoteFailure,
     RequestFailedError,
     failure_of,
+    is_encoded,
     open_client,
     opened,
     refusal,
@@ -310,7 +311,7 @@ class OpenApiConnection(ServerConnection):
             name: self._hidden.hide_text(value)
             for name, value in visible_headers(response.headers.multi_items()).items()
         }
-        if response.headers.get("content-encoding", "identity").lower() != "identity" and method != "HEAD":
+        if is_encoded(response) and method != "HEAD":
             raise RequestFailedError(
                 RemoteFailure("bad_answer", "sent an encoded answer, which it wasn't asked for", status)
             )

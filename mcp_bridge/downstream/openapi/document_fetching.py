@@ -20,7 +20,7 @@ import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
-from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, opened, refusal
+from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, is_encoded, opened, refusal
 from mcp_bridge.downstream.openapi.base_url import base_url_of, origin_of
 from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
@@ -192,7 +192,7 @@ class DocumentReader:
             ) as response:
                 if not response.is_success:
                     raise RequestFailedError(refusal(response, "", in_session=False))
-                if response.headers.get("content-encoding", "identity").lower() != "identity":
+                if is_encoded(response):
                     raise UnusableDocumentError(f"{name} is sent encoded, which wasn't asked for.")
                 async for chunk in response.aiter_raw():
                     data += chunk

@@ -57,6 +57,7 @@ from mcp_bridge.downstream.http.http_client import (
     RemoteFailure,
     RequestFailedError,
     failure_of,
+    is_encoded,
     open_client,
     opened,
     refusal,
@@ -467,7 +468,7 @@ class HttpTransport:
                     return RemoteFailure("bad_answer", "gave a session id that no header may have")
                 self.session = session
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
+            if is_encoded(response):
                 return RemoteFailure("bad_answer", "sent an encoded answer, which it wasn't asked for")
             if kind == "application/json":
                 return await self._read_json(response, post)
@@ -802,12 +803,12 @@ def _wants_credentials(error: RequestFailedError | BridgeError) -> bool:
 def is_stream(response: httpx2.Response) -> bool:
     """Whether a response is a stream of events."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "text/event-stream" and response.headers.get("content-encoding", "identity").lower() == "identity"
+    return kind == "text/event-stream" and not is_encoded(response)
 
 
 async def start_of_body(response: httpx2.Response) -> bytes:
     """The body of a refusal; empty if it is too large, encoded or broken off."""
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
+    if is_encoded(response):
         return b""
     body = bytearray()
     with suppress(httpx2.HTTPError, httpx2.StreamError, OSError), anyio.move_on_after(_MESSAGE_TIMEOUT):

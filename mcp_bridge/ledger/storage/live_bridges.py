@@ -95,12 +95,23 @@ def others(directory: Path, owner: str) -> bool:
 
 def http_ports(directory: Path) -> tuple[int, ...]:
     """The ports at which the processes that use the store serve MCP over HTTP now."""
+    return tuple(port for path in _files(directory) if (port := _port(path)) is not None)
+
+
+def serves_since_before(directory: Path, seconds: float) -> bool:
+    """Whether a process that uses the store has begun to serve MCP over HTTP before a time, and still does."""
+    with suppress(OSError):
+        # It has written its port once.
+        return any(path.stat().st_mtime < seconds for path in _files(directory) if _port(path) is not None)
+    return False
+
+
+def _files(directory: Path) -> list[Path]:
     try:
-        files = sorted((directory / FOLDER).iterdir())
+        return sorted((directory / FOLDER).iterdir())
     except OSError:
         # No bridge was ever here, or it is somebody else's.
-        return ()
-    return tuple(port for path in files if (port := _port(path)) is not None)
+        return []
 
 
 def _port(path: Path) -> int | None:

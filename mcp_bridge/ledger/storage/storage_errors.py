@@ -28,13 +28,16 @@ _FEW_DESCRIPTORS = 32
 _OF_LOCKS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR})
 """What SQLite says where locks fail: where there are none it says that somebody has them, or that the disk fails."""
 
-_BUSY = "Another process holds the file: end it, or wait for it; then restart the bridge."
+_BUSY = "Another process holds the file: end it, or wait for it."
 _READ_ONLY = "It is on a read-only file system: mount that writable, or name another state_dir."
+_RESTART = "Then the bridge has to be restarted."
+"""After a failed write, and not where a file can't be opened: that is tried again at the next call."""
+
 _HINTS = {
-    sqlite3.SQLITE_FULL: "The disk is full: the operator makes room, then restarts the bridge.",
+    sqlite3.SQLITE_FULL: "The disk is full: the operator makes room.",
     sqlite3.SQLITE_READONLY: "The file or its directory can't be written: see to their owner and mode.",
     sqlite3.SQLITE_CANTOPEN: "The file or its directory can't be opened: see to their owner and mode.",
-    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then restart the bridge, or restore a backup.",
+    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. If that can't be mended, restore a backup.",
     sqlite3.SQLITE_NOTADB: "It isn't a database: put it elsewhere, and set state_dir, or restore a backup.",
 }
 
@@ -70,7 +73,7 @@ def not_read(path: Path, error: Exception) -> BridgeError:
     """The error for rows that couldn't be read: `ledger_damaged`, or `database_unusable`."""
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _hint(path, error, f"Look at {path}. Then restart the bridge.")
+    hint = f"{_hint(path, error, f'Look at {path}.')} {_RESTART}"
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be read: {error}.", hint=hint)
 
 
@@ -81,8 +84,10 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     code = code_of(error)
     if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then restart the bridge.")
-    return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
+    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}.")
+    return BridgeError(
+        "not_recorded", f"The record of executions can't be written: {error}.", hint=f"{hint} {_RESTART}"
+    )
 
 
 def identity(path: Path) -> tuple[int, int]:

@@ -10,6 +10,8 @@ from mcp_bridge.policy.rules.presets import preset_effect
 from mcp_bridge.policy.rules.rule_evaluation import Cause
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.policy_settings import Effect
@@ -50,7 +52,8 @@ class Explanation:
         policy_hash: The snapshot's.
         rules: Each rule in its order; what comes after the rule that decided was not asked, and is shown all the same.
         preset: What the preset says, in words.
-        floor: What the user's own policy says by itself, where that is the floor beneath a folder's; or None.
+        floor: What the policy beneath says by itself, where there is one: everybody's beneath a principal's, the
+            user's own beneath a folder's; or None.
         by_floor: Whether it was the floor that decided.
     """
 
@@ -66,8 +69,8 @@ class Explanation:
 
         Returns:
             `effect`, `tool`, `rule`, `decider` and `message` (what the agent is told) of the decision; `policy_hash`;
-            `rules`, objects like `RuleFinding`; `preset`. With a floor, `floor`: an object like this one, of the user's
-            own policy; `rules` and `preset` are the folder's then.
+            `rules`, objects like `RuleFinding`; `preset`. With a floor, `floor`: an object like this one, of the policy
+            beneath; `rules` and `preset` are those of the policy over it.
         """
         made = self.decision
         return {
@@ -82,14 +85,23 @@ class Explanation:
             **({"floor": self.floor.record()} if self.floor else {}),
         }
 
-    def text(self) -> str:
-        """For a terminal, once its control characters are escaped: the tool's name is its server's."""
+    def text(self, layers: Sequence[str] = ()) -> str:
+        """For a terminal, once its control characters are escaped: the tool's name is its server's.
+
+        Args:
+            layers: What the policies are called, from the lowest floor up; not said of one without a floor.
+        """
         lines = [f"{self.decision.effect}: {self.decision.tool}, by {self.decision.decider}"]
         if self.floor is None:
             return "\n".join([*lines, *self._findings()])
-        mine, theirs = (", which decides", "") if self.by_floor else ("", ", which decides")
-        lines += [f"your own policy{mine}:", *self.floor._findings()]  # noqa: SLF001 - of the same class
-        return "\n".join([*lines, f"the folder's policy{theirs}:", *self._findings()])
+        explained = self._from_floor()
+        decides = next(each for each in reversed(explained) if not each.by_floor)
+        for name, each in zip(layers, explained, strict=True):
+            lines += [f"{name}{', which decides' if each is decides else ''}:", *each._findings()]  # noqa: SLF001 - of the same class
+        return "\n".join(lines)
+
+    def _from_floor(self) -> list[Explanation]:
+        return [*(self.floor._from_floor() if self.floor else []), self]  # noqa: SLF001 - of the same class
 
     def _findings(self) -> list[str]:
         lines = []
@@ -111,7 +123,8 @@ def explain(snapshot: PolicySnapshot, call: Call) -> Explanation:
         rules=tuple(_finding(rule, call, alone) for rule in snapshot.compiled.rules),
         preset=_preset(snapshot, call),
         floor=floor,
-        by_floor=floor is not None and made.decider == floor.decision.decider and made.rule == floor.decision.rule,
+        # The upper one decides only where it is stricter.
+        by_floor=floor is not None and made.effect == floor.decision.effect,
     )
 
 

@@ -166,7 +166,7 @@ class SecretFile:
         new = self.path.with_name(f".{self.path.name}.new")
         try:
             if len(data) > MAX_FILE_BYTES:
-                raise OSError(0, f"it would be over {MAX_FILE_BYTES} bytes")
+                raise OSError(errno.EFBIG, f"it would be over {MAX_FILE_BYTES} bytes")
             write_private(self.path, data, durable=True, temporary=new)
         except OSError as exc:
             raise self._unwritable(exc) from None
@@ -209,6 +209,8 @@ class SecretFile:
         mend = "Set MCP_BRIDGE_STATE_DIR to a directory that can be written."
         if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
             mend = "Free the disk, or set MCP_BRIDGE_STATE_DIR to another."
+        elif exc.errno == errno.EFBIG:
+            mend = "Shorten what is to be kept, or remove something first."
         return BridgeError(
             "secrets_file_unwritable",
             f"{self.path} can't be written: {exc.strerror}.",

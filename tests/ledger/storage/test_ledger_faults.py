@@ -35,7 +35,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.storage_errors import unusable
+from mcp_bridge.ledger.storage.storage_errors import not_written, unusable
 from mcp_bridge.settings import Settings
 
 PROGRAM = {"name": "three", "steps": [tool("once", "a"), tool("again", "b"), tool("once", "c", on_error="skip")]}
@@ -368,6 +368,16 @@ async def test_a_file_that_another_process_holds_is_busy(tmp_path, monkeypatch):
         assert await opened_and_written(state) == "database_busy"
         other.execute("ROLLBACK")
     assert await opened_and_written(state) is None
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR])
+def test_only_a_failed_write_wants_a_restart(tmp_path, code):
+    # A server opens the file again at each call, and says that nothing has to be restarted.
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    path = tmp_path / FILE_NAME
+    assert "restart" not in unusable(path, error).hint
+    assert "Then the bridge has to be restarted." in not_written(path, error).hint
 
 
 def test_effects_stop_while_another_process_holds_the_file(runs):
