@@ -30,6 +30,9 @@ def append(text):
 """
 """An effect that shows how often it was made: a line a call, of a real server."""
 
+EXITS = "import os; os._exit(1)"
+"""A cell that ends its sandbox, and leaves nothing."""
+
 
 def put_away(bridge):
     bridge._shared.live_sessions.end_all()
@@ -531,6 +534,44 @@ async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sa
         assert "interrupted" in error.message
         assert (await bridge.run("x", session="t", fork="s@1")).value == "1"
         assert (await refused(bridge.run, "x", session="u", fork="s@2")).code == "unknown_cell"
+
+
+async def test_what_is_told_of_a_lost_session_can_be_done(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        assert "the next call has what was there before it" in (await bridge.run(EXITS, session="s")).notices[-1]
+        await bridge.run("while True: pass", session="s", timeout=1)
+        ended = await bridge.run(EXITS, session="s")
+        error = await refused(bridge.run, "await runtime.end_session('s')", session="s")
+        assert ended.notices[-1].endswith(f"which has left nothing: {error.message} {error.hint}")
+        # Not the cell just before, which has left nothing.
+        assert "fork='s@1'" in error.hint
+        assert "from a script outside of it: await runtime.end_session('s'); or mcp-bridge session end s." in error.hint
+        of_nothing = await refused(bridge.run, "x", session="t", fork="s@2")
+        assert (of_nothing.code, "fork='s@1'" in of_nothing.hint) == ("unknown_cell", True)
+        assert (await bridge.run("x", session="t", fork="s@1")).value == "1"
+        assert (await bridge.run("await runtime.end_session('s')")).value == "True"
+        assert (await bridge.run("'anew'", session="s")).value == "'anew'"
+
+
+async def test_a_session_that_had_nothing_before_it_was_lost_names_no_cell_to_fork(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(rebuild=False)) as bridge:
+        await bridge.run(EXITS, session="s")
+        await bridge.run("while True: pass", session="s", timeout=1)
+        put_away(bridge)
+        assert "fork=" not in (await refused(bridge.run, "1", session="s")).hint
+        await bridge.run("x = 1", session="t")
+        ended = await bridge.run(EXITS, session="t")
+        assert "sessions aren't rebuilt here" in ended.notices[-1]
+
+
+async def test_an_interrupted_cell_of_a_command_says_that_the_session_ends_with_the_command(sandboxes):
+    async with sandboxes.open() as bridge:
+        for cell in (1, 2):
+            record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+            assert record.session["cell"] == cell
+            way = "fork it: --session NAME --fork s@1" if cell > 1 else "end it: mcp-bridge session end s"
+            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; to go on from before it, {way}")
 
 
 async def states(bridge):

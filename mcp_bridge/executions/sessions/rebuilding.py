@@ -24,7 +24,15 @@ from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, di
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.sessions.cell import Cell, is_of_this_rendering
-from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
+from mcp_bridge.executions.sessions.sessions import (
+    SessionLostError,
+    chain,
+    ending,
+    fork_point,
+    left_by,
+    lost_at,
+    why_lost,
+)
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.tool_names import split
 
@@ -247,21 +255,44 @@ class Rebuilding(Generic[S]):
         try:
             return await self._rebuild(active, cell)
         except SessionLostError as exc:
-            before = await self._lifecycle.store.execution(cell.previous, self._principal)
-            origin = None if before is None else Cell.of(before)
-            raise exc.for_fork(cell.session, is_made=origin is None or origin.session == cell.session) from None
+            raise await self._told(exc, cell) from None
 
-    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
-        limits, began = self._settings.sessions, time.monotonic()
+    async def obstacle(self, cell: Cell) -> BridgeError | None:
+        """Why the cells before a cell can't be rebuilt, as far as their records say; None if they don't."""
+        try:
+            await self._cells_before(cell)
+        except SessionLostError as exc:
+            return await self._told(exc, cell)
+        except BridgeError as exc:
+            return exc
+        return None
+
+    async def _told(self, lost: SessionLostError, cell: Cell) -> SessionLostError:
+        before = await self._lifecycle.store.execution(cell.previous, self._principal)
+        origin = None if before is None else Cell.of(before)
+        earlier = await fork_point(self._lifecycle.store, self._principal, lost.stored)
+        return lost.told(earlier, cell.session, is_made=origin is None or origin.session == cell.session)
+
+    async def _cells_before(
+        self, cell: Cell, *, is_dry: bool = False
+    ) -> tuple[list[StoredExecution], list[StoredExecution]]:
+        """As `cells_to_rebuild`, unless nothing is rebuilt here."""
+        limits = self._settings.sessions
         cells, left = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
         if cells and not limits.rebuild:
             raise BridgeError(
                 "session_not_rebuilt",
                 "Sessions aren't rebuilt here."
-                if active.script.is_dry
+                if is_dry
                 else f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
-                hint="The operator can set rebuild in [sessions]. To start over: await runtime.end_session(name).",
+                hint="The operator can set rebuild in [sessions]. To start over, end the session,"
+                f" {ending(cell.session)}.",
             )
+        return cells, left
+
+    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
+        limits, began = self._settings.sessions, time.monotonic()
+        cells, left = await self._cells_before(cell, is_dry=active.script.is_dry)
         sandbox: S | None = None
         as_written = frozenset[str]()
         progress = _Progress()
