@@ -100,6 +100,8 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
         return syntax.advice(exc, environment)
     if isinstance(exc, ModuleNotFoundError):
         return packages.missing(exc.name, environment) if exc.name else None
+    if isinstance(exc, ImportError):
+        return packages.not_in_module(exc, environment)
     if type(exc).__name__ == "BdbQuit":
         # A debugger that has no input quits, wherever it stands.
         return "Nobody can debug here: use `print(...)` to see values."
