@@ -14,6 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
 from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.sessions import rebuilding
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
 from mcp_bridge.ledger.erasure.execution_erasure import erase_ended
@@ -572,6 +573,51 @@ async def test_an_interrupted_cell_of_a_command_says_that_the_session_ends_with_
             assert record.session["cell"] == cell
             way = "fork it: --session NAME --fork s@1" if cell > 1 else "end it: mcp-bridge session end s"
             assert record.notices[-1].endswith(f"can't be rebuilt past this cell; to go on from before it, {way}")
+
+
+RACES = {
+    "wait": (
+        "import asyncio\nfrom mcp.servers import faulty\ntask = asyncio.ensure_future(faulty.sleep(seconds=1.5))\n"
+        "done, _ = await asyncio.wait([task], timeout=0.3)\nprint(len(done), await task)"
+    ),
+    "another call": (
+        "import asyncio\nfrom mcp.servers import faulty\ntask = asyncio.ensure_future(faulty.sleep(seconds=1.5))\n"
+        "done, _ = await asyncio.wait([task], timeout=0.3)\n"
+        "await task\nprint(await faulty.echo('quick' if done else 'slow'))"
+    ),
+    "clock": (
+        "import time\nfrom mcp.sync.servers import faulty\nbegan = time.monotonic()\nfaulty.sleep(seconds=1.5)\n"
+        "print('slow' if time.monotonic() - began > 1 else 'quick')"
+    ),
+}
+"""Cells whose output depends on how long a call takes."""
+
+
+@pytest.mark.parametrize("race", RACES)
+async def test_a_timer_that_was_faster_than_a_call_is_so_again_when_the_session_is_rebuilt(sandboxes, race):
+    async with sandboxes.open(faulty()) as bridge:
+        told = []
+        first = await bridge.run(RACES[race], session="s")
+        await bridge.run("x = 1", session="s")
+        put_away(bridge)
+        after = await bridge.run("x", session="s", notify=told.append)
+        assert (first.status, after.value, after.session["rebuilt"]) == ("success", "1", 2)
+        # Only then do its calls take as long as they did.
+        assert [text for text in told if "cell 1 of 2" in text] == ["rebuilding the session s: cell 1 of 2"] * 2
+
+
+async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_session(sandboxes, monkeypatch):
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run(
+            "import time\nfrom mcp.servers import faulty\nawait faulty.echo('a')\nprint(time.time())", session="s"
+        )
+        for most, runs in ((rebuilding.MAX_PACED_SECONDS, 2), (0.0, 1)):
+            told = []
+            monkeypatch.setattr(rebuilding, "MAX_PACED_SECONDS", most)
+            put_away(bridge)
+            error = await refused(bridge.run, "1", session="s", notify=told.append)
+            assert (error.code, error.details["what"]) == ("session_lost", "stdout")
+            assert len(told) == runs
 
 
 async def states(bridge):

@@ -62,6 +62,9 @@ MAX_UNANSWERED = 5
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
 
+MAX_PACED_SECONDS = 60.0
+"""How long the calls of a cell may have taken together for it to run again at their pace."""
+
 _COMPARED = ("status", "exit_code", "stdout", "value")
 """The fields of a cell's record that are compared whole. Standard error isn't: progress bars and log lines have the
 time in them, and say nothing of what the cell has left."""
@@ -199,10 +202,32 @@ class _Progress:
     Attributes:
         otherwise: A clause on each cell that another build of the guest has shown otherwise, by its execution.
         cell: The cell that runs again.
+        paced: The executions of cells whose calls are answered as late as they were.
+        parted: What a cell has done otherwise whose calls were answered immediately; or None.
     """
 
     otherwise: dict[str, str] = field(default_factory=dict)
     cell: RecordedCell | None = None
+    paced: set[str] = field(default_factory=set)
+    parted: BridgeError | None = None
+
+    def may_depend_on_pace(self, error: BridgeError) -> bool:
+        """Whether the cell that runs may have done something else because its calls were answered immediately.
+
+        If so, it is one of `paced` from then on.
+
+        Args:
+            error: What it has done otherwise.
+        """
+        cell = self.cell
+        if cell is None or error.details.get("what", "input") == "input" or cell.stored.id in self.paced:
+            return False
+        calls = cell.active.script.history.calls.values()
+        if not 0.0 < sum(call.seconds for call in calls if call.is_answered) <= MAX_PACED_SECONDS:
+            return False
+        self.paced.add(cell.stored.id)
+        self.parted = self.parted or error
+        return True
 
     def require_no_divergence(self) -> None:
         """Refuse a cell that was ended while it waited for a call that isn't in its record: it needs no more time.
@@ -210,6 +235,8 @@ class _Progress:
         Raises:
             BridgeError: As `Rebuilding.rebuild`.
         """
+        if self.parted is not None:
+            raise self.parted
         if self.cell is None or (parted := self.cell.active.script.divergence_detector.suspected) is None:
             return
         raise self.cell.diverged(difference_at(parted, self.cell.entries, self.cell.active.script.history), None)
@@ -363,6 +390,9 @@ class Rebuilding(Generic[S]):
     ) -> S | None:
         """Run cells against their records; returns their sandbox, None without any.
 
+        Their calls are answered immediately. Where a cell does something else then, perhaps since a timer of it was faster
+        than a call, all of them run again, that one with its calls answered as late as they were.
+
         Args:
             active: The cell that is about to begin.
             cell: Its place.
@@ -370,6 +400,21 @@ class Rebuilding(Generic[S]):
             progress: Is told how far it has come.
             looking: The executions of those that look at values as the code of a dry run does.
         """
+        while True:
+            try:
+                return await self._run_each(active, cell, cells, progress, looking)
+            except BridgeError as exc:
+                if not progress.may_depend_on_pace(exc):
+                    raise
+
+    async def _run_each(
+        self,
+        active: ActiveScript,
+        cell: Cell,
+        cells: Sequence[StoredExecution],
+        progress: _Progress,
+        looking: frozenset[str],
+    ) -> S | None:
         sandbox: S | None = None
         done = False
         try:
@@ -398,7 +443,8 @@ class Rebuilding(Generic[S]):
                 in time.
         """
         # With more time than it had: the machine may be busier now.
-        again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout, is_dry=is_dry)
+        limit, at_pace = self._settings.max_timeout, stored.id in progress.paced
+        again = await recorded_cell(self._lifecycle, self._runner, stored, limit, is_dry=is_dry, at_pace=at_pace)
         progress.cell = again
         artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
         sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
@@ -568,7 +614,13 @@ def _in_one_line(text: str) -> str:
 
 
 async def recorded_cell(
-    lifecycle: Lifecycle, runner: SandboxRunner, stored: StoredExecution, seconds: float, *, is_dry: bool = False
+    lifecycle: Lifecycle,
+    runner: SandboxRunner,
+    stored: StoredExecution,
+    seconds: float,
+    *,
+    is_dry: bool = False,
+    at_pace: bool = False,
 ) -> RecordedCell:
     """A cell as it is to run again.
 
@@ -578,6 +630,7 @@ async def recorded_cell(
         stored: Its execution, as `cells_to_rebuild` has it.
         seconds: The time that it may take.
         is_dry: Whether what it defines is to look at values as the code of a dry run does.
+        at_pace: Whether its calls are answered as late as they were.
 
     Raises:
         BridgeError: `session_not_rebuilt`: a server that it was given isn't configured any more; `session_lost`: it was
@@ -598,7 +651,8 @@ async def recorded_cell(
             raise
         raise not_rebuilt_without(stored, exc.details["server"], "which isn't configured") from None
     gate.values.adopt(await lifecycle.store.values(stored.id))
-    script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", CallHistory(entries), live=False)
+    history = CallHistory(entries)
+    script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", history, live=False, at_pace=at_pace)
     return RecordedCell(stored, place, entries, ActiveScript(script, gate, job))
 
 
