@@ -877,6 +877,30 @@ async def test_an_input_is_not_written_to_whether_it_is_fetched_or_not(bilingual
             assert told in record.error["message"], record.error
 
 
+DATABASES = """
+import fs from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+for (const place of ["/workspace/in/shop.db", "in/shop.db", "file:/workspace/in/shop.db?mode=ro", new URL("file:///workspace/in/shop.db")]) {
+  const database = new DatabaseSync(place, { readOnly: true });
+  console.log(database instanceof DatabaseSync, database.prepare("select x from orders").all().map(({ x }) => x).join());
+  fs.unlinkSync("/workspace/in/shop.db");
+}
+const own = new DatabaseSync(":memory:", { open: false });
+own.open();
+console.log(own.isOpen);
+"""
+
+
+async def test_node_s_sqlite_opens_what_is_handed_in_and_no_empty_database_in_its_place(both, data):
+    with contextlib.closing(sqlite3.connect(data.folder / "shop.db")) as database:
+        database.executescript("create table orders (x); insert into orders values (7);")
+    async with both.open(governance=data.governed(shop__db="shop.db")) as bridge:
+        record = await bridge.run(DATABASES, language="javascript")
+        assert lines(record) == ["true 7"] * 4 + ["true"], record.error
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+
+
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
     data.write("a.txt", "x" * 3_000_000)
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
