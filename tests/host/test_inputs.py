@@ -854,10 +854,16 @@ TOLD_OF_WRITES = {
     "python": {
         "open('/workspace/in/a', 'r+')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
         "import os; os.listdir('in'); open('in/a', 'a')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
+        "import sqlite3; sqlite3.connect('/workspace/in/shop.db').execute('create table t (x)')": "copy it first, `shutil",
+        "import zipfile; zipfile.ZipFile('a.zip')": "`runtime.files()` lists the operator's files, which are in /workspace/in; ",
     },
     "javascript": {
         "import fs from 'node:fs'; fs.openSync('/workspace/in/a', 'r+')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
         "import fs from 'node:fs'; fs.appendFileSync('in/a', 'x')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
+        "import { DatabaseSync } from 'node:sqlite'; new DatabaseSync('in/shop.db').exec('create table t (x)')": (
+            "copy it first: fs.copyFileSync(await runtime.input('NAME'), '/tmp/NAME'), then fs.chmodSync('/tmp/NAME', 0o600)"
+        ),
+        "import fs from 'node:fs'; fs.readFileSync('a.zip')": "await runtime.files() lists the operator's files, which are in /workspace/in; ",
     },
 }
 
@@ -865,7 +871,9 @@ TOLD_OF_WRITES = {
 async def test_an_input_is_not_written_to_whether_it_is_fetched_or_not(bilingual, data):
     data.write("a", "operator's")
     data.write("b", "b")
-    async with bilingual.open(governance=data.governed(a="a", b="b")) as opened:
+    with contextlib.closing(sqlite3.connect(data.folder / "shop.db")) as database:
+        database.execute("create table orders (x)")
+    async with bilingual.open(governance=data.governed(a="a", b="b", shop__db="shop.db")) as opened:
         record = await opened.run(WRITES)
         assert lines(record) == ["FileExistsError PermissionError 10", "operator's PermissionError", "own b"], (
             record.error

@@ -940,8 +940,8 @@ def _told_of_interruption(cell: CellFields, starter: Starter) -> str:
     before = cell["cell"] - 1
     way = f"fork it: --session NAME --fork {name}@{before}" if before else f"end it: mcp-bridge session end {name}"
     return (
-        f"the cell was interrupted, and a command's sandbox ends with the command: the session {name!r} can't be rebuilt"
-        f" past this cell; to go on from before it, {way}"
+        f"the cell was interrupted, and a command's sandbox ends with the command: the session {name!r} can't be"
+        f" rebuilt past this cell; to go on from before it, {way}"
     )
 
 

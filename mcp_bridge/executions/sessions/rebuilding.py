@@ -390,8 +390,8 @@ class Rebuilding(Generic[S]):
     ) -> S | None:
         """Run cells against their records; returns their sandbox, None without any.
 
-        Their calls are answered immediately. Where a cell does something else then, perhaps since a timer of it was faster
-        than a call, all of them run again, that one with its calls answered as late as they were.
+        Their calls are answered immediately. Where a cell does something else then, perhaps since a timer of it was
+        faster than a call, all of them run again, that one with its calls answered as late as they were.
 
         Args:
             active: The cell that is about to begin.

@@ -4,6 +4,7 @@ Loaded after a script has failed. Advice is given only if the cause is known: wr
 """
 
 import errno
+import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -427,12 +428,19 @@ def _system(case: Case) -> str | None:
     if failure.last_function == "no_shell":
         return _no_program("/bin/sh", failure, environment)
     name = exc.filename
-    if not isinstance(name, (str, bytes)) or not (failure.is_innermost or failure.files & _PATHS):
+    if name is None and (said := _NOT_FOUND.fullmatch(str(exc))):
+        name = said[1]
+    # A library's own files are its own affair, but not the one that the script names.
+    if not isinstance(name, (str, bytes)) or not (
+        failure.is_innermost or failure.files & _PATHS or _is_given(name, failure)
+    ):
         return None
     path = name if isinstance(name, str) else name.decode("utf-8", "replace")
     inside = path.startswith(("/workspace/", "/tmp/")) or not path.startswith("/")  # noqa: S108
     if isinstance(exc, FileNotFoundError) and not (_is_writing(failure) and not inside):
+        handed_in = "`runtime.files()` lists the operator's files, which are in /workspace/in; "
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
+        search = handed_in + search if environment.has_inputs else search
         if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside and environment.kept is not None:
@@ -446,6 +454,20 @@ def _system(case: Case) -> str | None:
     if isinstance(exc, (FileNotFoundError, PermissionError)) or exc.errno == errno.EROFS:
         return "Only /workspace and /tmp can be written; `artifact(path)` keeps a file from there."
     return None
+
+
+def _is_given(name: str | bytes, failure: Failure) -> bool:
+    """Whether the call that has failed is given a path."""
+    if trees.kind(failure.node) != "Call":
+        return False
+    for given in (*failure.node.args, *(word.value for word in failure.node.keywords)):
+        value = given.value if trees.kind(given) == "Constant" else failure.of(given).value()
+        # Other values may do anything when they are compared.
+        if type(value).__module__.partition(".")[0] == "pathlib":
+            value = str(value)
+        if type(value) in (str, bytes) and value == name:
+            return True
+    return False
 
 
 def _input(path: str) -> str | None:
@@ -470,6 +492,9 @@ def _is_writing(failure: Failure) -> bool:
 
 MODE_CHARS = 4
 
+_NOT_FOUND = re.compile(r"(\S+) not found\.")
+"""What NumPy says of a file that isn't there."""
+
 _PATHS = {"pathlib", "shutil", "<frozen os>", "os", "csv", "<frozen genericpath>", "fileinput", "sqlite3", "tarfile"}
 
 
@@ -477,6 +502,9 @@ def _no_database(case: Case) -> str | None:
     if type(case.exc).__name__ == "OperationalError" and "unable to open database file" in str(case.exc):
         here = "Only /workspace and /tmp can be written, and no file of the host is here"
         return f"{here}: write `sqlite3.connect('/tmp/data.db')`."
+    if "attempt to write a readonly database" in str(case.exc) and "/workspace/in/" in case.environment.code:
+        copied = "shutil.copyfile('/workspace/in/NAME', '/tmp/NAME')"
+        return f"The operator's files can be read only: copy it first, `{copied}`."
     return None
 
 
