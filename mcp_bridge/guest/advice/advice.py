@@ -112,7 +112,7 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
     if type(exc) is NameError:
         return _unknown_name(exc, failure, environment)
     # Python's own error names the file apart: it has had that fetched which is read.
-    if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
+    if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc), environment)) is not None:
         return text
     if _is_unkept(exc, failure):
         return "`save_tool` takes a function: write `def name(...): ...`, then `await runtime.save_tool(name)`."
@@ -140,10 +140,12 @@ def _is_unkept(exc: BaseException, failure: Failure) -> bool:
     return call.inner("func").text.endswith(".save_tool") and not str(exc).startswith("save_tool()")
 
 
-def _unfetched(said: str) -> str | None:
-    """Advice where a library, which opens files past Python, was refused one that isn't fetched."""
+def _unfetched(said: str, environment: ScriptEnvironment) -> str | None:
+    """Advice where a library, which opens files past Python, was refused one that isn't fetched, or has found none."""
     _, found, rest = said.partition("/workspace/in/")
-    if not found or "permission denied" not in said.lower():
+    is_refused = "permission denied" in said.lower()
+    # Nothing is there until a script looks.
+    if not found or not (is_refused or (environment.has_inputs and _NO_FILE.search(said))):
         return None
     name = rest.partition("'")[0].partition('"')[0].partition("\n")[0].partition(": ")[0]
     # Imported late: few failures are of that.
@@ -152,7 +154,8 @@ def _unfetched(said: str) -> str | None:
     if can_read(f"/workspace/in/{name}"):
         # It is there, and can't be written to.
         return None
-    return f"It isn't fetched yet: write `await runtime.input({name!r})` before; that gives its path."
+    write = f"write `await runtime.input({name!r})` before; that gives its path."
+    return f"It isn't fetched yet: {write}" if is_refused else f"{_NOT_THERE_YET}: {write}"
 
 
 # --- types ---
@@ -491,6 +494,11 @@ def _is_writing(failure: Failure) -> bool:
 
 
 MODE_CHARS = 4
+
+_NO_FILE = re.compile(
+    r"(?i)no such file|no files? found|not found|does not exist|(?:failed|cannot|could not|unable) to open"
+)
+_NOT_THERE_YET = "The operator's files, which `runtime.files()` lists, are there once they are fetched"
 
 _NOT_FOUND = re.compile(r"(\S+) not found\.")
 """What NumPy says of a file that isn't there."""

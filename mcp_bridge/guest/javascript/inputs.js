@@ -210,6 +210,7 @@ class Inputs {
         this.#fetched(asked).then(() => original.apply(self, args))
       ));
     }
+    this.#wrap(fs, 'openAsBlob', (original, self, args, asked) => this.#fetched(asked).then(() => original.apply(self, args)));
     this.#wrapDatabase();
     nodeModule.syncBuiltinESMExports();
   }
