@@ -15,6 +15,7 @@ from mcp_bridge.guest.advice.trees import Failure
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.not_awaited import PendingCall
 from mcp_bridge.guest.proxies import ServerModule
+from mcp_bridge.guest.values.blocks import Block
 from mcp_bridge.guest.values.jsontext import JsonText
 
 MAX_LEAVES = 10
@@ -324,7 +325,7 @@ def _wrong_attribute(case: Case) -> str | None:
         return told
     if isinstance(obj, str):
         told = _of_text(obj, name, base)
-    elif kind is dict or issubclass(kind, list):
+    elif kind in (dict, Block) or issubclass(kind, list):
         told = _of_data(obj, name, base)
     if told is None and failure.is_innermost and kind in (types.ModuleType, str, list, dict):
         return trees.did_you_mean(name, dir(obj))
