@@ -35,6 +35,10 @@ NO_ROOM = (
     "the operator's settings `workspace_size` and `tmp_size` say how much there may be."
 )
 
+OF_FILES = (
+    "`artifact` takes the path of a file: write the content to one in /workspace/out, whose files are stored at the end."
+)
+
 SDK_ATTRIBUTES = frozenset(
     {
         "content", "data", "isError", "is_error", "name", "output", "result", "results", "servers", "structuredContent",
@@ -189,6 +193,8 @@ def _wrong_type(case: Case) -> str | None:
         return "It takes tasks: write `await asyncio.gather(*calls)` instead."
     if said.startswith(tuple(f'can only concatenate str (not "{one}' for one in ("dict", "list", "int", "float"))):
         return 'Write an f-string, `f"… {x}"`, or `str(x)`.'
+    if "os.PathLike" in said and _is_artifact(failure):
+        return OF_FILES
     if kind == "Call":
         return _wrong_call(said, failure)
     if kind == "Subscript":
@@ -445,6 +451,8 @@ def _system(case: Case) -> str | None:
         handed_in = "`runtime.files()` lists the operator's files, which are in /workspace/in; "
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
         search = handed_in + search if environment.has_inputs else search
+        if not path.startswith("/") and _is_artifact(failure):
+            return OF_FILES
         if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside and environment.kept is not None:
@@ -458,6 +466,12 @@ def _system(case: Case) -> str | None:
     if isinstance(exc, (FileNotFoundError, PermissionError)) or exc.errno == errno.EROFS:
         return "Only /workspace and /tmp can be written; `artifact(path)` keeps a file from there."
     return None
+
+
+def _is_artifact(failure: Failure) -> bool:
+    """Whether a file was to be stored."""
+    call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
+    return trees.kind(call.node) == "Call" and call.inner("func").text in {"artifact", "mcp.artifact"}
 
 
 def _is_given(name: str | bytes, failure: Failure) -> bool:

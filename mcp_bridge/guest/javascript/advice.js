@@ -2,7 +2,7 @@
 // Advice on mistakes that models often make: a sentence that follows the error.
 const { builtinModules } = require('node:module');
 const { FILENAME } = require('./common_js');
-const { ToolError } = require('./errors');
+const { OF_ARTIFACT, ToolError } = require('./errors');
 const { nearest } = require('./near_names');
 const { unanswered } = require('./output');
 const { insteadOf } = require('./script_source');
@@ -19,6 +19,8 @@ const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
 // Of SQLite.
 const READ_ONLY = 8;
 const COPIED = "fs.copyFileSync(await runtime.input('NAME'), '/tmp/NAME'), then fs.chmodSync('/tmp/NAME', 0o600)";
+
+const OF_FILES = 'artifact takes the path of a file: write the content to one in /workspace/out, whose files are stored at the end';
 
 const OWN_FILE = `the script isn't in a file: nothing is at ${FILENAME}`;
 const FOR_WORKERS = "a worker takes its code as text: new Worker('...', { eval: true })";
@@ -137,6 +139,7 @@ function advice(error, servers, exported, start, inputs) {
       const copied = `fs.writeFileSync(${quoted(`/tmp/${input.split('/').at(-1)}`)}, fs.readFileSync(${quoted(`/workspace/in/${input}`)}))`;
       return `the operator's files can be read only; copy it first: ${copied}`;
     }
+    if (error.code === 'ENOENT' && error[OF_ARTIFACT] && !error.path.startsWith('/')) return OF_FILES;
     if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inputs, { hasInputs: start.has_inputs, inSession });
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
