@@ -546,5 +546,5 @@ def _erased(session: str, execution: str) -> BridgeError:
     return BridgeError(
         "session_lost",
         f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
-        hint=f"To start over, end the session, {ending('')}.",
+        hint=f"To start over, end the session, {ending(session)}.",
     )
