@@ -4,6 +4,7 @@ Loaded after a script has failed. Advice is given only if the cause is known: wr
 """
 
 import errno
+import os
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -35,9 +36,7 @@ NO_ROOM = (
     "the operator's settings `workspace_size` and `tmp_size` say how much there may be."
 )
 
-OF_FILES = (
-    "`artifact` takes the path of a file: write the content to one in /workspace/out, whose files are stored at the end."
-)
+OF_FILES = "`artifact` takes the path of a file: write the content to one in /workspace/out; files there are stored."
 
 SDK_ATTRIBUTES = frozenset(
     {
@@ -121,6 +120,8 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
         return text
     if _is_unkept(exc, failure):
         return "`save_tool` takes a function: write `def name(...): ...`, then `await runtime.save_tool(name)`."
+    if _is_content(exc, failure):
+        return OF_FILES
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, environment))
@@ -143,6 +144,16 @@ def _is_unkept(exc: BaseException, failure: Failure) -> bool:
     """Whether Python has no name or no source of what was to be kept. What we refuse ourselves says what to write."""
     call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
     return call.inner("func").text.endswith(".save_tool") and not str(exc).startswith("save_tool()")
+
+
+def _is_content(exc: BaseException, failure: Failure) -> bool:
+    """Whether `artifact` was given what a file is to have, in place of the file's path."""
+    call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
+    if trees.kind(call.node) != "Call" or call.inner("func").text not in {"artifact", "mcp.artifact"}:
+        return False
+    if isinstance(exc, FileNotFoundError):
+        return isinstance(exc.filename, (str, bytes)) and not os.fsdecode(exc.filename).startswith("/")
+    return type(exc) is TypeError and "os.PathLike" in str(exc)
 
 
 def _unfetched(said: str, environment: ScriptEnvironment) -> str | None:
@@ -193,8 +204,6 @@ def _wrong_type(case: Case) -> str | None:
         return "It takes tasks: write `await asyncio.gather(*calls)` instead."
     if said.startswith(tuple(f'can only concatenate str (not "{one}' for one in ("dict", "list", "int", "float"))):
         return 'Write an f-string, `f"… {x}"`, or `str(x)`.'
-    if "os.PathLike" in said and _is_artifact(failure):
-        return OF_FILES
     if kind == "Call":
         return _wrong_call(said, failure)
     if kind == "Subscript":
@@ -437,9 +446,7 @@ def _system(case: Case) -> str | None:
         return _no_program(str(exc.filename or ""), failure, environment)
     if failure.last_function == "no_shell":
         return _no_program("/bin/sh", failure, environment)
-    name = exc.filename
-    if name is None and (said := _NOT_FOUND.fullmatch(str(exc))):
-        name = said[1]
+    name = _named(exc)
     # A library's own files are its own affair, but not the one that the script names.
     if not isinstance(name, (str, bytes)) or not (
         failure.is_innermost or failure.files & _PATHS or _is_given(name, failure)
@@ -451,8 +458,6 @@ def _system(case: Case) -> str | None:
         handed_in = "`runtime.files()` lists the operator's files, which are in /workspace/in; "
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
         search = handed_in + search if environment.has_inputs else search
-        if not path.startswith("/") and _is_artifact(failure):
-            return OF_FILES
         if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside and environment.kept is not None:
@@ -468,10 +473,11 @@ def _system(case: Case) -> str | None:
     return None
 
 
-def _is_artifact(failure: Failure) -> bool:
-    """Whether a file was to be stored."""
-    call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
-    return trees.kind(call.node) == "Call" and call.inner("func").text in {"artifact", "mcp.artifact"}
+def _named(exc: Any) -> Any:
+    """The path that an error names."""
+    if exc.filename is None and (said := _NOT_FOUND.fullmatch(str(exc))):
+        return said[1]
+    return exc.filename
 
 
 def _is_given(name: str | bytes, failure: Failure) -> bool:
