@@ -13,8 +13,8 @@ from servers.specs import faulty
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
+from mcp_bridge.executions.scripts import replay
 from mcp_bridge.executions.scripts.lifecycle import Scripts
-from mcp_bridge.executions.sessions import rebuilding
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
 from mcp_bridge.ledger.erasure.execution_erasure import erase_ended
@@ -604,6 +604,8 @@ async def test_a_timer_that_was_faster_than_a_call_is_so_again_when_the_session_
         assert (first.status, after.value, after.session["rebuilt"]) == ("success", "1", 2)
         # Only then do its calls take as long as they did.
         assert [text for text in told if "cell 1 of 2" in text] == ["rebuilding the session s: cell 1 of 2"] * 2
+        stored = await bridge.lifecycle.stored(first.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
 
 
 async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_session(sandboxes, monkeypatch):
@@ -611,9 +613,9 @@ async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_sessi
         await bridge.run(
             "import time\nfrom mcp.servers import faulty\nawait faulty.echo('a')\nprint(time.time())", session="s"
         )
-        for most, runs in ((rebuilding.MAX_PACED_SECONDS, 2), (0.0, 1)):
+        for most, runs in ((replay.MAX_PACED_SECONDS, 2), (0.0, 1)):
             told = []
-            monkeypatch.setattr(rebuilding, "MAX_PACED_SECONDS", most)
+            monkeypatch.setattr(replay, "MAX_PACED_SECONDS", most)
             put_away(bridge)
             error = await refused(bridge.run, "1", session="s", notify=told.append)
             assert (error.code, error.details["what"]) == ("session_lost", "stdout")

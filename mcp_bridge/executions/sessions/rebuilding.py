@@ -20,7 +20,12 @@ from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import KEY_RETAINING_CODES
 from mcp_bridge.executions.scripts.record import calls_so_far
-from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
+from mcp_bridge.executions.scripts.replay import (
+    ReadingRecorder,
+    difference,
+    difference_at,
+    may_depend_on_pace,
+)
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.sessions.cell import Cell, is_of_this_rendering
@@ -61,9 +66,6 @@ MAX_UNANSWERED = 5
 
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
-
-MAX_PACED_SECONDS = 60.0
-"""How long the calls of a cell may have taken together for it to run again at their pace."""
 
 _COMPARED = ("status", "exit_code", "stdout", "value")
 """The fields of a cell's record that are compared whole. Standard error isn't: progress bars and log lines have the
@@ -220,10 +222,9 @@ class _Progress:
             error: What it has done otherwise.
         """
         cell = self.cell
-        if cell is None or error.details.get("what", "input") == "input" or cell.stored.id in self.paced:
+        if cell is None or "what" not in error.details or cell.stored.id in self.paced:
             return False
-        calls = cell.active.script.history.calls.values()
-        if not 0.0 < sum(call.seconds for call in calls if call.is_answered) <= MAX_PACED_SECONDS:
+        if not may_depend_on_pace(error.details["what"], cell.active.script.history):
             return False
         self.paced.add(cell.stored.id)
         self.parted = self.parted or error
