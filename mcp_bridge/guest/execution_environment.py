@@ -155,6 +155,7 @@ class ExecutionEnvironment:
             SITE_PACKAGES,
             kept,
             runs_both=start.runs_both,
+            has_inputs=start.has_inputs,
         )
         advice.add_to(exc, environment)
 

@@ -32,23 +32,28 @@ def read_exactly(count):
 
 
 modules = marshal.loads(read_exactly(int(read_exactly(12))))
+# A script may take them out of `sys.modules`: they are imported again as they are.
+loaded = {}
 
 
 class Bundle:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name in modules:
-            spec = type(sys.__spec__)(name, Bundle, origin="<bridge>", is_package=modules[name][0])
+        if name in modules or name in loaded:
+            is_package = modules[name][0] if name in modules else hasattr(loaded[name], "__path__")
+            spec = type(sys.__spec__)(name, Bundle, origin="<bridge>", is_package=is_package)
             spec.cached = None
             return spec
         return None
 
     @staticmethod
     def create_module(spec):
-        return None
+        return loaded.get(spec.name)
 
     @staticmethod
     def exec_module(module):
+        if module.__name__ in loaded:
+            return
         _, form, data = modules.pop(module.__name__)
         if form == "compressed":
             import zlib
@@ -59,6 +64,7 @@ class Bundle:
         else:
             code = marshal.loads(data)
         exec(code, module.__dict__)
+        loaded[module.__name__] = module
 
 
 sys.meta_path.insert(0, Bundle)

@@ -45,6 +45,7 @@ class Modules:
         root.ToolError, root.MCPError = runtime.ToolError, runtime.MCPError  # type: ignore[attr-defined]
         # The name that the SDK uses.
         root.McpError = runtime.MCPError  # type: ignore[attr-defined]
+        self._own = {name: module for name, module in sys.modules.items() if name == "mcp" or name.startswith("mcp.")}
         sys.meta_path.insert(0, self)
 
     def names(self, servers: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +73,10 @@ class Modules:
         """Suggest the nearest server for an unknown one; run callbacks for modules that are first imported."""
         if name in _LATE:
             return type(sys.__spec__)(name, _LazyLoader(*self._late))  # type: ignore[arg-type]
+        if name in self._own:
+            # A script has taken it out of `sys.modules`, or reloads it.
+            module = self._own[name]
+            return type(sys.__spec__)(name, _SameModule(module), is_package=hasattr(module, "__path__"))  # type: ignore[arg-type]
         if name.startswith("mcp."):
             # Without `name=`, "from mcp.servers import x" would swallow the message.
             raise ModuleNotFoundError(self._unknown(name))
@@ -184,6 +189,19 @@ class _LazyLoader:
         from mcp_bridge.guest import programs
 
         return programs.build(*self._needs, spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+class _SameModule:
+    """The loader of a module that there is."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def create_module(self, spec: Any) -> types.ModuleType:  # noqa: ARG002
+        return self._module
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass

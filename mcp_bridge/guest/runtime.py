@@ -484,9 +484,8 @@ class _Functions:
         if "." in name:
             server, _, tool = name.partition(".")
             return server, tool
-        raise TypeError(
-            f"call_tool() needs the server, too; write: await runtime.call_tool('SERVER', {name!r}, {{...}})"
-        )
+        missing, called = ("tool", f"{name!r}, 'TOOL'") if name in known else ("server", f"'SERVER', {name!r}")
+        raise TypeError(f"call_tool() needs the {missing}, too; write: await runtime.call_tool({called}, {{...}})")
 
     # --- names of the earlier bridge ---
 

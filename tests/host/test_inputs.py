@@ -812,8 +812,13 @@ async def test_an_input_that_is_written_to_is_not_said_to_be_unfetched(sandboxes
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
         record = await bridge.run("open('/workspace/in/a').close()\nopen('/workspace/in/a', 'a')")
         assert (record.error["type"], "fetched" in record.error["message"]) == ("PermissionError", False)
-        record = await bridge.run("raise OSError('could not open /workspace/in/a: Permission denied')")
-        assert "write `await runtime.input('a')`" in record.error["message"]
+        for said in (
+            "could not open /workspace/in/a: Permission denied",
+            "No such file or directory (os error 2): /workspace/in/a",
+            "IO Error: No files found that match the pattern '/workspace/in/a'",
+        ):
+            record = await bridge.run(f"raise OSError({said!r})")
+            assert "write `await runtime.input('a')`" in record.error["message"]
 
 
 WRITES = {
@@ -854,10 +859,16 @@ TOLD_OF_WRITES = {
     "python": {
         "open('/workspace/in/a', 'r+')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
         "import os; os.listdir('in'); open('in/a', 'a')": "copy it first, `shutil.copyfile('/workspace/in/a', '/tmp/a')`",
+        "import sqlite3; sqlite3.connect('/workspace/in/shop.db').execute('create table t (x)')": "copy it first, `shutil",
+        "import zipfile; zipfile.ZipFile('a.zip')": "`runtime.files()` lists the operator's files, which are in /workspace/in; ",
     },
     "javascript": {
         "import fs from 'node:fs'; fs.openSync('/workspace/in/a', 'r+')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
         "import fs from 'node:fs'; fs.appendFileSync('in/a', 'x')": "fs.writeFileSync('/tmp/a', fs.readFileSync('/workspace/in/a'))",
+        "import { DatabaseSync } from 'node:sqlite'; new DatabaseSync('in/shop.db').exec('create table t (x)')": (
+            "copy it first: fs.copyFileSync(await runtime.input('NAME'), '/tmp/NAME'), then fs.chmodSync('/tmp/NAME', 0o600)"
+        ),
+        "import fs from 'node:fs'; fs.readFileSync('a.zip')": "await runtime.files() lists the operator's files, which are in /workspace/in; ",
     },
 }
 
@@ -865,7 +876,9 @@ TOLD_OF_WRITES = {
 async def test_an_input_is_not_written_to_whether_it_is_fetched_or_not(bilingual, data):
     data.write("a", "operator's")
     data.write("b", "b")
-    async with bilingual.open(governance=data.governed(a="a", b="b")) as opened:
+    with contextlib.closing(sqlite3.connect(data.folder / "shop.db")) as database:
+        database.execute("create table orders (x)")
+    async with bilingual.open(governance=data.governed(a="a", b="b", shop__db="shop.db")) as opened:
         record = await opened.run(WRITES)
         assert lines(record) == ["FileExistsError PermissionError 10", "operator's PermissionError", "own b"], (
             record.error
@@ -875,6 +888,30 @@ async def test_an_input_is_not_written_to_whether_it_is_fetched_or_not(bilingual
         for code, told in TOLD_OF_WRITES[opened.language].items():
             record = await opened.run(code)
             assert told in record.error["message"], record.error
+
+
+DATABASES = """
+import fs from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+for (const place of ["/workspace/in/shop.db", "in/shop.db", "file:/workspace/in/shop.db?mode=ro", new URL("file:///workspace/in/shop.db")]) {
+  const database = new DatabaseSync(place, { readOnly: true });
+  console.log(database instanceof DatabaseSync, database.prepare("select x from orders").all().map(({ x }) => x).join());
+  fs.unlinkSync("/workspace/in/shop.db");
+}
+const own = new DatabaseSync(":memory:", { open: false });
+own.open();
+console.log(own.isOpen, (await fs.openAsBlob("in/shop.db")).size > 0);
+"""
+
+
+async def test_node_s_sqlite_opens_what_is_handed_in_and_no_empty_database_in_its_place(both, data):
+    with contextlib.closing(sqlite3.connect(data.folder / "shop.db")) as database:
+        database.executescript("create table orders (x); insert into orders values (7);")
+    async with both.open(governance=data.governed(shop__db="shop.db")) as bridge:
+        record = await bridge.run(DATABASES, language="javascript")
+        assert lines(record) == ["true 7"] * 4 + ["true true"], record.error
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
 
 
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):

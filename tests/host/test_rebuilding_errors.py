@@ -86,9 +86,9 @@ async def test_it_is_told_too_where_the_time_for_rebuilding_ends_first_and_is_lo
     """More time would not help. A copy for a dry run runs again otherwise if a cell differs, but not for that."""
     again, ran = rebuilding.recorded_cell, []
 
-    async def counted(lifecycle, runner, stored, seconds, *, is_dry):
+    async def counted(lifecycle, runner, stored, seconds, *, is_dry, at_pace):
         ran.append(stored.id)
-        return await again(lifecycle, runner, stored, seconds, is_dry=is_dry)
+        return await again(lifecycle, runner, stored, seconds, is_dry=is_dry, at_pace=at_pace)
 
     monkeypatch.setattr(rebuilding, "recorded_cell", counted)
     monkeypatch.setattr(divergence, "QUIET_SECONDS", 1.0 if is_dry else 1000.0)

@@ -13,6 +13,7 @@ from servers.specs import faulty
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
+from mcp_bridge.executions.scripts import replay
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
@@ -29,6 +30,9 @@ def append(text):
     return filesystem.edit_file(path={path!r}, edits=[{{"oldText": "END", "newText": text + "\\nEND"}}])
 """
 """An effect that shows how often it was made: a line a call, of a real server."""
+
+EXITS = "import os; os._exit(1)"
+"""A cell that ends its sandbox, and leaves nothing."""
 
 
 def put_away(bridge):
@@ -531,6 +535,91 @@ async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sa
         assert "interrupted" in error.message
         assert (await bridge.run("x", session="t", fork="s@1")).value == "1"
         assert (await refused(bridge.run, "x", session="u", fork="s@2")).code == "unknown_cell"
+
+
+async def test_what_is_told_of_a_lost_session_can_be_done(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        assert "the next call has what was there before it" in (await bridge.run(EXITS, session="s")).notices[-1]
+        await bridge.run("while True: pass", session="s", timeout=1)
+        ended = await bridge.run(EXITS, session="s")
+        error = await refused(bridge.run, "await runtime.end_session('s')", session="s")
+        assert ended.notices[-1].endswith(f"which has left nothing: {error.message} {error.hint}")
+        # Not the cell just before, which has left nothing.
+        assert "fork='s@1'" in error.hint
+        assert "from a script outside of it: await runtime.end_session('s'); or mcp-bridge session end s." in error.hint
+        of_nothing = await refused(bridge.run, "x", session="t", fork="s@2")
+        assert (of_nothing.code, "fork='s@1'" in of_nothing.hint) == ("unknown_cell", True)
+        assert (await bridge.run("x", session="t", fork="s@1")).value == "1"
+        assert (await bridge.run("await runtime.end_session('s')")).value == "True"
+        assert (await bridge.run("'anew'", session="s")).value == "'anew'"
+
+
+async def test_a_session_that_had_nothing_before_it_was_lost_names_no_cell_to_fork(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(rebuild=False)) as bridge:
+        await bridge.run(EXITS, session="s")
+        await bridge.run("while True: pass", session="s", timeout=1)
+        put_away(bridge)
+        assert "fork=" not in (await refused(bridge.run, "1", session="s")).hint
+        await bridge.run("x = 1", session="t")
+        ended = await bridge.run(EXITS, session="t")
+        assert "sessions aren't rebuilt here" in ended.notices[-1]
+
+
+async def test_an_interrupted_cell_of_a_command_says_that_the_session_ends_with_the_command(sandboxes):
+    async with sandboxes.open() as bridge:
+        for cell in (1, 2):
+            record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+            assert record.session["cell"] == cell
+            way = "fork it: --session NAME --fork s@1" if cell > 1 else "end it: mcp-bridge session end s"
+            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; to go on from before it, {way}")
+
+
+RACES = {
+    "wait": (
+        "import asyncio\nfrom mcp.servers import faulty\ntask = asyncio.ensure_future(faulty.sleep(seconds=1.5))\n"
+        "done, _ = await asyncio.wait([task], timeout=0.3)\nprint(len(done), await task)"
+    ),
+    "another call": (
+        "import asyncio\nfrom mcp.servers import faulty\ntask = asyncio.ensure_future(faulty.sleep(seconds=1.5))\n"
+        "done, _ = await asyncio.wait([task], timeout=0.3)\n"
+        "await task\nprint(await faulty.echo('quick' if done else 'slow'))"
+    ),
+    "clock": (
+        "import time\nfrom mcp.sync.servers import faulty\nbegan = time.monotonic()\nfaulty.sleep(seconds=1.5)\n"
+        "print('slow' if time.monotonic() - began > 1 else 'quick')"
+    ),
+}
+"""Cells whose output depends on how long a call takes."""
+
+
+@pytest.mark.parametrize("race", RACES)
+async def test_a_timer_that_was_faster_than_a_call_is_so_again_when_the_session_is_rebuilt(sandboxes, race):
+    async with sandboxes.open(faulty()) as bridge:
+        told = []
+        first = await bridge.run(RACES[race], session="s")
+        await bridge.run("x = 1", session="s")
+        put_away(bridge)
+        after = await bridge.run("x", session="s", notify=told.append)
+        assert (first.status, after.value, after.session["rebuilt"]) == ("success", "1", 2)
+        # Only then do its calls take as long as they did.
+        assert [text for text in told if "cell 1 of 2" in text] == ["rebuilding the session s: cell 1 of 2"] * 2
+        stored = await bridge.lifecycle.stored(first.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+
+
+async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_session(sandboxes, monkeypatch):
+    async with sandboxes.open(faulty()) as bridge:
+        await bridge.run(
+            "import time\nfrom mcp.servers import faulty\nawait faulty.echo('a')\nprint(time.time())", session="s"
+        )
+        for most, runs in ((replay.MAX_PACED_SECONDS, 2), (0.0, 1)):
+            told = []
+            monkeypatch.setattr(replay, "MAX_PACED_SECONDS", most)
+            put_away(bridge)
+            error = await refused(bridge.run, "1", session="s", notify=told.append)
+            assert (error.code, error.details["what"]) == ("session_lost", "stdout")
+            assert len(told) == runs
 
 
 async def states(bridge):

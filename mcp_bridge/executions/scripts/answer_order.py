@@ -45,10 +45,12 @@ class AnswerOrder:
 
     Args:
         detector: What the run repeats of its record.
+        at_pace: Whether each answer comes as late after its call as it came.
     """
 
-    def __init__(self, detector: DivergenceDetector) -> None:
+    def __init__(self, detector: DivergenceDetector, *, at_pace: bool = False) -> None:
         self._detector = detector
+        self._at_pace = at_pace
         self._next = 0
         """The place of the next recorded answer to give."""
         self._given: set[int] = set()
@@ -74,6 +76,8 @@ class AnswerOrder:
                 "interrupted", "The script cancelled this call when it first ran: the call may have happened."
             )
         try:
+            if self._at_pace:
+                await anyio.sleep(known.seconds)
             await self.turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
             self._last = _Given(known.call, known.ended)
             return known.answer()

@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
-    from mcp_bridge.executions.record import WaitingRow
+    from mcp_bridge.executions.record import CellFields, WaitingRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.log.session_store import SessionStore
-    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.telemetry.observed_runs import ObservedRun
 
@@ -738,10 +738,7 @@ class Scripts:
         """End a run for good."""
         script = active.script
         if record.session is not None and "interrupted" in record.session:
-            record.notices.append(
-                f"the cell was interrupted, and the session {record.session['name']!r} continues; if its "
-                "sandbox is lost, it can't be rebuilt past this cell"
-            )
+            record.notices.append(_told_of_interruption(record.session, active.job.client.starter))
         record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:
@@ -930,6 +927,22 @@ def _sessions(job: Job, key: str | None) -> list[str | None]:
         # Nobody knows the seed of a session that is yet to begin.
         return [own if cell.previous else begun_dry]
     return [own, begun_dry] if cell.number <= 2 else [own]  # noqa: PLR2004  (the first cell, and one after it)
+
+
+def _told_of_interruption(cell: CellFields, starter: Starter) -> str:
+    """What is told of a cell that was interrupted at its time-out: what becomes of its session."""
+    name = cell["name"]
+    if starter == "agent":
+        return (
+            f"the cell was interrupted, and the session {name!r} continues; if its "
+            "sandbox is lost, it can't be rebuilt past this cell"
+        )
+    before = cell["cell"] - 1
+    way = f"fork it: --session NAME --fork {name}@{before}" if before else f"end it: mcp-bridge session end {name}"
+    return (
+        f"the cell was interrupted, and a command's sandbox ends with the command: the session {name!r} can't be"
+        f" rebuilt past this cell; to go on from before it, {way}"
+    )
 
 
 def _is_at_rest(record: ExecutionRecord) -> bool:

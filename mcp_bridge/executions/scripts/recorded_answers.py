@@ -31,6 +31,7 @@ class RecordedAnswers:
         history: The recorded calls.
         values_behind: Gives the sensitive values that projected arguments refer to, by the ids of their references.
         live: Whether new calls are made; in a replay the script has to take a new call back.
+        at_pace: As of `AnswerOrder`.
 
     Attributes:
         divergence_detector: What the run repeats of the record, and where it diverges from it.
@@ -38,10 +39,16 @@ class RecordedAnswers:
     """
 
     def __init__(
-        self, execution: str, history: CallHistory, values_behind: Callable[[Any], Mapping[str, Scalar]], *, live: bool
+        self,
+        execution: str,
+        history: CallHistory,
+        values_behind: Callable[[Any], Mapping[str, Scalar]],
+        *,
+        live: bool,
+        at_pace: bool = False,
     ) -> None:
         self.divergence_detector = DivergenceDetector(execution, history)
-        self.order = AnswerOrder(self.divergence_detector)
+        self.order = AnswerOrder(self.divergence_detector, at_pace=at_pace)
         self._history = history
         self._values_behind = values_behind
         self._live = live

@@ -53,6 +53,7 @@ class ScriptRun:
         history: The calls that are recorded already.
         key: Its idempotency key, or None.
         live: Whether new calls are made; in a replay the script has to take a new call back.
+        at_pace: Whether recorded answers come as late as they came, instead of immediately.
 
     Attributes:
         divergence_detector: What this run repeats of the record, and where it diverges from it.
@@ -77,6 +78,7 @@ class ScriptRun:
         *,
         key: str | None = None,
         live: bool = True,
+        at_pace: bool = False,
     ) -> None:
         self.execution = execution
         self.key = key
@@ -96,7 +98,7 @@ class ScriptRun:
         self._recorder = recorder
         self._gate = gate
         self._policy_hash = policy_hash
-        self._recorded = RecordedAnswers(execution, self.history, self.values_behind, live=live)
+        self._recorded = RecordedAnswers(execution, self.history, self.values_behind, live=live, at_pace=at_pace)
         self.divergence_detector, self.answers = self._recorded.divergence_detector, self._recorded.order
         self._listed = ListedCalls(self.history.planned())
 

@@ -20,11 +20,24 @@ from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import KEY_RETAINING_CODES
 from mcp_bridge.executions.scripts.record import calls_so_far
-from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
+from mcp_bridge.executions.scripts.replay import (
+    ReadingRecorder,
+    difference,
+    difference_at,
+    may_depend_on_pace,
+)
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.sessions.cell import Cell, is_of_this_rendering
-from mcp_bridge.executions.sessions.sessions import SessionLostError, chain, left_by, lost_at, why_lost
+from mcp_bridge.executions.sessions.sessions import (
+    SessionLostError,
+    chain,
+    ending,
+    fork_point,
+    left_by,
+    lost_at,
+    why_lost,
+)
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.tool_names import split
 
@@ -191,10 +204,31 @@ class _Progress:
     Attributes:
         otherwise: A clause on each cell that another build of the guest has shown otherwise, by its execution.
         cell: The cell that runs again.
+        paced: The executions of cells whose calls are answered as late as they were.
+        parted: What a cell has done otherwise whose calls were answered immediately; or None.
     """
 
     otherwise: dict[str, str] = field(default_factory=dict)
     cell: RecordedCell | None = None
+    paced: set[str] = field(default_factory=set)
+    parted: BridgeError | None = None
+
+    def may_depend_on_pace(self, error: BridgeError) -> bool:
+        """Whether the cell that runs may have done something else because its calls were answered immediately.
+
+        If so, it is one of `paced` from then on.
+
+        Args:
+            error: What it has done otherwise.
+        """
+        cell = self.cell
+        if cell is None or "what" not in error.details or cell.stored.id in self.paced:
+            return False
+        if not may_depend_on_pace(error.details["what"], cell.active.script.history):
+            return False
+        self.paced.add(cell.stored.id)
+        self.parted = self.parted or error
+        return True
 
     def require_no_divergence(self) -> None:
         """Refuse a cell that was ended while it waited for a call that isn't in its record: it needs no more time.
@@ -202,6 +236,8 @@ class _Progress:
         Raises:
             BridgeError: As `Rebuilding.rebuild`.
         """
+        if self.parted is not None:
+            raise self.parted
         if self.cell is None or (parted := self.cell.active.script.divergence_detector.suspected) is None:
             return
         raise self.cell.diverged(difference_at(parted, self.cell.entries, self.cell.active.script.history), None)
@@ -247,21 +283,44 @@ class Rebuilding(Generic[S]):
         try:
             return await self._rebuild(active, cell)
         except SessionLostError as exc:
-            before = await self._lifecycle.store.execution(cell.previous, self._principal)
-            origin = None if before is None else Cell.of(before)
-            raise exc.for_fork(cell.session, is_made=origin is None or origin.session == cell.session) from None
+            raise await self._told(exc, cell) from None
 
-    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
-        limits, began = self._settings.sessions, time.monotonic()
+    async def obstacle(self, cell: Cell) -> BridgeError | None:
+        """Why the cells before a cell can't be rebuilt, as far as their records say; None if they don't."""
+        try:
+            await self._cells_before(cell)
+        except SessionLostError as exc:
+            return await self._told(exc, cell)
+        except BridgeError as exc:
+            return exc
+        return None
+
+    async def _told(self, lost: SessionLostError, cell: Cell) -> SessionLostError:
+        before = await self._lifecycle.store.execution(cell.previous, self._principal)
+        origin = None if before is None else Cell.of(before)
+        earlier = await fork_point(self._lifecycle.store, self._principal, lost.stored)
+        return lost.told(earlier, cell.session, is_made=origin is None or origin.session == cell.session)
+
+    async def _cells_before(
+        self, cell: Cell, *, is_dry: bool = False
+    ) -> tuple[list[StoredExecution], list[StoredExecution]]:
+        """As `cells_to_rebuild`, unless nothing is rebuilt here."""
+        limits = self._settings.sessions
         cells, left = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
         if cells and not limits.rebuild:
             raise BridgeError(
                 "session_not_rebuilt",
                 "Sessions aren't rebuilt here."
-                if active.script.is_dry
+                if is_dry
                 else f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
-                hint="The operator can set rebuild in [sessions]. To start over: await runtime.end_session(name).",
+                hint="The operator can set rebuild in [sessions]. To start over, end the session,"
+                f" {ending(cell.session)}.",
             )
+        return cells, left
+
+    async def _rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
+        limits, began = self._settings.sessions, time.monotonic()
+        cells, left = await self._cells_before(cell, is_dry=active.script.is_dry)
         sandbox: S | None = None
         as_written = frozenset[str]()
         progress = _Progress()
@@ -332,6 +391,9 @@ class Rebuilding(Generic[S]):
     ) -> S | None:
         """Run cells against their records; returns their sandbox, None without any.
 
+        Their calls are answered immediately. Where a cell does something else then, perhaps since a timer of it was
+        faster than a call, all of them run again, that one with its calls answered as late as they were.
+
         Args:
             active: The cell that is about to begin.
             cell: Its place.
@@ -339,6 +401,21 @@ class Rebuilding(Generic[S]):
             progress: Is told how far it has come.
             looking: The executions of those that look at values as the code of a dry run does.
         """
+        while True:
+            try:
+                return await self._run_each(active, cell, cells, progress, looking)
+            except BridgeError as exc:
+                if not progress.may_depend_on_pace(exc):
+                    raise
+
+    async def _run_each(
+        self,
+        active: ActiveScript,
+        cell: Cell,
+        cells: Sequence[StoredExecution],
+        progress: _Progress,
+        looking: frozenset[str],
+    ) -> S | None:
         sandbox: S | None = None
         done = False
         try:
@@ -367,7 +444,8 @@ class Rebuilding(Generic[S]):
                 in time.
         """
         # With more time than it had: the machine may be busier now.
-        again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout, is_dry=is_dry)
+        limit, at_pace = self._settings.max_timeout, stored.id in progress.paced
+        again = await recorded_cell(self._lifecycle, self._runner, stored, limit, is_dry=is_dry, at_pace=at_pace)
         progress.cell = again
         artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
         sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
@@ -537,7 +615,13 @@ def _in_one_line(text: str) -> str:
 
 
 async def recorded_cell(
-    lifecycle: Lifecycle, runner: SandboxRunner, stored: StoredExecution, seconds: float, *, is_dry: bool = False
+    lifecycle: Lifecycle,
+    runner: SandboxRunner,
+    stored: StoredExecution,
+    seconds: float,
+    *,
+    is_dry: bool = False,
+    at_pace: bool = False,
 ) -> RecordedCell:
     """A cell as it is to run again.
 
@@ -547,6 +631,7 @@ async def recorded_cell(
         stored: Its execution, as `cells_to_rebuild` has it.
         seconds: The time that it may take.
         is_dry: Whether what it defines is to look at values as the code of a dry run does.
+        at_pace: Whether its calls are answered as late as they were.
 
     Raises:
         BridgeError: `session_not_rebuilt`: a server that it was given isn't configured any more; `session_lost`: it was
@@ -567,7 +652,8 @@ async def recorded_cell(
             raise
         raise not_rebuilt_without(stored, exc.details["server"], "which isn't configured") from None
     gate.values.adopt(await lifecycle.store.values(stored.id))
-    script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", CallHistory(entries), live=False)
+    history = CallHistory(entries)
+    script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", history, live=False, at_pace=at_pace)
     return RecordedCell(stored, place, entries, ActiveScript(script, gate, job))
 
 

@@ -97,7 +97,8 @@ class Sessions:
             blocked = BridgeError(
                 "session_waiting",
                 f"The cell {place.number} of the session {session!r} waits. {waits.get('message', '')}".rstrip(),
-                hint=f"The same code resumes it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
+                hint=f"The same code resumes it. Or: mcp-bridge execution cancel {head.id}, or end the session, "
+                f"{ending(session)}.",
                 execution=head.id,
             )
         return Turn(place.after(head.id), head.id, blocked)
@@ -175,7 +176,7 @@ class Sessions:
         if not head:
             raise unknown_session(session)
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004
-        why = ""
+        why, before = "", None
         async for stored in chain(self._lifecycle.store, self._principal, head):
             place, left = Cell.of(stored), left_by(stored)
             if place is None:
@@ -191,8 +192,10 @@ class Sessions:
                     return stored
                 if not at:
                     # The session has names of it, which a fork from before it would silently be without.
-                    raise lost_at(stored, why_lost(stored))
+                    earlier = await fork_point(self._lifecycle.store, self._principal, stored)
+                    raise SessionLostError(stored, place, why_lost(stored), "", {}, earlier)
                 is_lost = left == "lost"
+                before = await fork_point(self._lifecycle.store, self._principal, stored)
                 why = (
                     f": {why_lost(stored)}" if is_lost else f": it is {effective_status(stored)}, and has left nothing"
                 )
@@ -200,7 +203,8 @@ class Sessions:
         raise BridgeError(
             "unknown_cell",
             f"The session {session!r} has no cell {text or 'that has ended'} to continue from{why}.",
-            hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
+            hint=(f"The last one before it that can be: fork={before!r}. " if before else "")
+            + f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 
     async def are_there(self) -> bool:
@@ -418,6 +422,7 @@ class SessionLostError(BridgeError):
         why: The reason: a clause.
         mend: How it can be rebuilt all the same: a sentence; or nothing.
         sides: Both sides, of a difference.
+        fork_point: As the function of that name has it.
         fork: The session that goes on from the cell, if that isn't its own.
         is_made: Whether that session has cells of its own.
     """
@@ -429,21 +434,23 @@ class SessionLostError(BridgeError):
         why: str,
         mend: str,
         sides: dict[str, Any],
+        fork_point: str | None = None,
         fork: str | None = None,
         *,
         is_made: bool = True,
     ) -> None:
-        self._of = (stored, place, why, mend, sides)
-        name, before = place.session, place.number - 1
+        self.stored = stored
+        self._of = (place, why, mend, sides)
+        name = place.session
         lost, reason = fork or name, why.removesuffix(".")
         which = f"its cell {place.number}" if fork is None else f"the cell {place.number} of {name!r}"
-        earlier = f"A new session can continue from before it: fork={f'{name}@{before}'!r}." if before else ""
+        earlier = f"A new session can continue from before it: fork={fork_point!r}." if fork_point else ""
         if is_made:
             message = (
                 f"Without its sandbox, the session {lost!r} is lost from {which} ({stored.id}) on."
                 f" It can't be rebuilt past that cell: {reason}."
             )
-            anew = f"To start over, end it: await runtime.end_session({lost!r})."
+            anew = f"To start over, end it, {ending(lost)}."
         else:
             message = (
                 f"The session {lost!r} can't be forked: it needs what {which} ({stored.id}) left behind, which "
@@ -455,9 +462,36 @@ class SessionLostError(BridgeError):
             "session_lost", message, hint=hint, session=name, cell=place.number, execution=stored.id, **sides
         )
 
-    def for_fork(self, session: str, *, is_made: bool) -> SessionLostError:
-        """The same, where a session goes on from the cell that may not be the cell's own."""
-        return self if session == self._of[1].session else SessionLostError(*self._of, session, is_made=is_made)
+    def told(self, fork_point: str | None, session: str, *, is_made: bool) -> SessionLostError:
+        """The same, with what a fork can continue from, where a session goes on that may not be the cell's own."""
+        fork = None if session == self._of[0].session else session
+        return SessionLostError(self.stored, *self._of, fork_point, fork, is_made=fork is None or is_made)
+
+
+async def fork_point(store: ProgramStore, principal: str, stored: StoredExecution) -> str | None:
+    """The last cell before a cell that a fork can continue from, as `fork=` takes it; None without any.
+
+    Args:
+        store: The executions.
+        principal: Whose session it is.
+        stored: The cell.
+    """
+    place = Cell.of(stored)
+    found: Cell | None = None
+    async for earlier in chain(store, principal, "" if place is None else place.previous, MAX_CELLS_LOOKED):
+        match left_by(earlier):
+            case "lost":
+                # No fork of what comes after it can be made.
+                found = None
+            case "names":
+                found = found or Cell.of(earlier)
+    return None if found is None else f"{found.session}@{found.number}"
+
+
+def ending(session: str) -> str:
+    """How a session is ended that runs no further cell: a clause."""
+    name = session or "NAME"
+    return f"from a script outside of it: await runtime.end_session({name!r}); or mcp-bridge session end {name}"
 
 
 def lost_at(stored: StoredExecution, why: str, mend: str = "", **sides: Any) -> BridgeError:
@@ -475,7 +509,7 @@ def lost_at(stored: StoredExecution, why: str, mend: str = "", **sides: Any) -> 
     return BridgeError(
         "session_lost",
         f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
-        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint=f"To start over, end the session, {ending('')}.",
         **sides,
     )
 
@@ -512,5 +546,5 @@ def _erased(session: str, execution: str) -> BridgeError:
     return BridgeError(
         "session_lost",
         f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
-        hint="End the session to start over: await runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint=f"To start over, end the session, {ending(session)}.",
     )

@@ -4,6 +4,8 @@ Loaded after a script has failed. Advice is given only if the cause is known: wr
 """
 
 import errno
+import os
+import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from mcp_bridge.guest.advice.trees import Failure
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.not_awaited import PendingCall
 from mcp_bridge.guest.proxies import ServerModule
+from mcp_bridge.guest.values.blocks import Block
 from mcp_bridge.guest.values.jsontext import JsonText
 
 MAX_LEAVES = 10
@@ -32,6 +35,8 @@ NO_ROOM = (
     "Files in /workspace, /tmp and /dev/shm are in the sandbox's memory: write less, or remove some; "
     "the operator's settings `workspace_size` and `tmp_size` say how much there may be."
 )
+
+OF_FILES = "`artifact` takes the path of a file: write the content to one in /workspace/out; files there are stored."
 
 SDK_ATTRIBUTES = frozenset(
     {
@@ -100,6 +105,8 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
         return syntax.advice(exc, environment)
     if isinstance(exc, ModuleNotFoundError):
         return packages.missing(exc.name, environment) if exc.name else None
+    if isinstance(exc, ImportError):
+        return packages.not_in_module(exc, environment)
     if type(exc).__name__ == "BdbQuit":
         # A debugger that has no input quits, wherever it stands.
         return "Nobody can debug here: use `print(...)` to see values."
@@ -109,10 +116,12 @@ def _advice(exc: BaseException, environment: ScriptEnvironment) -> str | None:
     if type(exc) is NameError:
         return _unknown_name(exc, failure, environment)
     # Python's own error names the file apart: it has had that fetched which is read.
-    if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc))) is not None:
+    if getattr(exc, "filename", None) is None and (text := _unfetched(str(exc), environment)) is not None:
         return text
     if _is_unkept(exc, failure):
         return "`save_tool` takes a function: write `def name(...): ...`, then `await runtime.save_tool(name)`."
+    if _is_content(exc, failure):
+        return OF_FILES
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, environment))
@@ -137,10 +146,22 @@ def _is_unkept(exc: BaseException, failure: Failure) -> bool:
     return call.inner("func").text.endswith(".save_tool") and not str(exc).startswith("save_tool()")
 
 
-def _unfetched(said: str) -> str | None:
-    """Advice where a library, which opens files past Python, was refused one that isn't fetched."""
+def _is_content(exc: BaseException, failure: Failure) -> bool:
+    """Whether `artifact` was given what a file is to have, in place of the file's path."""
+    call = failure.inner("value") if trees.kind(failure.node) == "Await" else failure
+    if trees.kind(call.node) != "Call" or call.inner("func").text not in {"artifact", "mcp.artifact"}:
+        return False
+    if isinstance(exc, FileNotFoundError):
+        return isinstance(exc.filename, (str, bytes)) and not os.fsdecode(exc.filename).startswith("/")
+    return type(exc) is TypeError and "os.PathLike" in str(exc)
+
+
+def _unfetched(said: str, environment: ScriptEnvironment) -> str | None:
+    """Advice where a library, which opens files past Python, was refused one that isn't fetched, or has found none."""
     _, found, rest = said.partition("/workspace/in/")
-    if not found or "permission denied" not in said.lower():
+    is_refused = "permission denied" in said.lower()
+    # Nothing is there until a script looks.
+    if not found or not (is_refused or (environment.has_inputs and _NO_FILE.search(said))):
         return None
     name = rest.partition("'")[0].partition('"')[0].partition("\n")[0].partition(": ")[0]
     # Imported late: few failures are of that.
@@ -149,7 +170,8 @@ def _unfetched(said: str) -> str | None:
     if can_read(f"/workspace/in/{name}"):
         # It is there, and can't be written to.
         return None
-    return f"It isn't fetched yet: write `await runtime.input({name!r})` before; that gives its path."
+    write = f"write `await runtime.input({name!r})` before; that gives its path."
+    return f"It isn't fetched yet: {write}" if is_refused else f"{_NOT_THERE_YET}: {write}"
 
 
 # --- types ---
@@ -318,7 +340,7 @@ def _wrong_attribute(case: Case) -> str | None:
         return told
     if isinstance(obj, str):
         told = _of_text(obj, name, base)
-    elif kind is dict or issubclass(kind, list):
+    elif kind in (dict, Block) or issubclass(kind, list):
         told = _of_data(obj, name, base)
     if told is None and failure.is_innermost and kind in (types.ModuleType, str, list, dict):
         return trees.did_you_mean(name, dir(obj))
@@ -424,13 +446,18 @@ def _system(case: Case) -> str | None:
         return _no_program(str(exc.filename or ""), failure, environment)
     if failure.last_function == "no_shell":
         return _no_program("/bin/sh", failure, environment)
-    name = exc.filename
-    if not isinstance(name, (str, bytes)) or not (failure.is_innermost or failure.files & _PATHS):
+    name = _named(exc)
+    # A library's own files are its own affair, but not the one that the script names.
+    if not isinstance(name, (str, bytes)) or not (
+        failure.is_innermost or failure.files & _PATHS or _is_given(name, failure)
+    ):
         return None
     path = name if isinstance(name, str) else name.decode("utf-8", "replace")
     inside = path.startswith(("/workspace/", "/tmp/")) or not path.startswith("/")  # noqa: S108
     if isinstance(exc, FileNotFoundError) and not (_is_writing(failure) and not inside):
+        handed_in = "`runtime.files()` lists the operator's files, which are in /workspace/in; "
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
+        search = handed_in + search if environment.has_inputs else search
         if _input(path) is not None:
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside and environment.kept is not None:
@@ -444,6 +471,27 @@ def _system(case: Case) -> str | None:
     if isinstance(exc, (FileNotFoundError, PermissionError)) or exc.errno == errno.EROFS:
         return "Only /workspace and /tmp can be written; `artifact(path)` keeps a file from there."
     return None
+
+
+def _named(exc: Any) -> Any:
+    """The path that an error names."""
+    if exc.filename is None and (said := _NOT_FOUND.fullmatch(str(exc))):
+        return said[1]
+    return exc.filename
+
+
+def _is_given(name: str | bytes, failure: Failure) -> bool:
+    """Whether the call that has failed is given a path."""
+    if trees.kind(failure.node) != "Call":
+        return False
+    for given in (*failure.node.args, *(word.value for word in failure.node.keywords)):
+        value = given.value if trees.kind(given) == "Constant" else failure.of(given).value()
+        # Other values may do anything when they are compared.
+        if type(value).__module__.partition(".")[0] == "pathlib":
+            value = str(value)
+        if type(value) in (str, bytes) and value == name:
+            return True
+    return False
 
 
 def _input(path: str) -> str | None:
@@ -468,6 +516,14 @@ def _is_writing(failure: Failure) -> bool:
 
 MODE_CHARS = 4
 
+_NO_FILE = re.compile(
+    r"(?i)no such file|no files? found|not found|does not exist|(?:failed|cannot|could not|unable) to open"
+)
+_NOT_THERE_YET = "The operator's files, which `runtime.files()` lists, are there once they are fetched"
+
+_NOT_FOUND = re.compile(r"(\S+) not found\.")
+"""What NumPy says of a file that isn't there."""
+
 _PATHS = {"pathlib", "shutil", "<frozen os>", "os", "csv", "<frozen genericpath>", "fileinput", "sqlite3", "tarfile"}
 
 
@@ -475,6 +531,9 @@ def _no_database(case: Case) -> str | None:
     if type(case.exc).__name__ == "OperationalError" and "unable to open database file" in str(case.exc):
         here = "Only /workspace and /tmp can be written, and no file of the host is here"
         return f"{here}: write `sqlite3.connect('/tmp/data.db')`."
+    if "attempt to write a readonly database" in str(case.exc) and "/workspace/in/" in case.environment.code:
+        copied = "shutil.copyfile('/workspace/in/NAME', '/tmp/NAME')"
+        return f"The operator's files can be read only: copy it first, `{copied}`."
     return None
 
 

@@ -1,5 +1,8 @@
 """Advice on missing packages: what the image contains, which profile has the package, and alternatives."""
 
+import difflib
+import pkgutil
+import re
 import sys
 
 from mcp_bridge.guest.advice.script_environment import ScriptEnvironment
@@ -61,9 +64,59 @@ OF_MCP = {
 
 MAX_SHOWN = 12
 
+MISSPELT = 0.85
+"""How similar a name is to the one that was meant: `numpyy` and `numpy`, not `geopandas` and `pandas`."""
+
+_NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+_OPTIONAL = re.compile(r"`Import (\w+)` failed|Missing optional dependency '(\w+)'")
+"""How pandas says that it needs a package for something."""
+
+
+def not_in_module(exc: ImportError, environment: ScriptEnvironment) -> str | None:
+    """Advice on a name that a module doesn't have, and on a library that needs a package which isn't there."""
+    said = str(exc)
+    if (found := _NOT_IN_MODULE.search(said)) is not None and not found[2].startswith("mcp"):
+        module = sys.modules.get(found[2])
+        if module is None or found[1] in dir(module):
+            return None
+        known = {*dir(module), *_submodules(found[2])}
+        if sys.version_info >= (3, 12) and difflib.get_close_matches(found[1], dir(module)):
+            # Python's own error names it.
+            return None
+        close = difflib.get_close_matches(found[1], [one for one in known if one[:1] != "_"], n=1, cutoff=0.7)
+        return f"Did you mean: {close[0]!r}?" if close else None
+    needed = _needed(exc, said)
+    return None if needed is None else missing(needed, environment)
+
+
+def _needed(exc: ImportError, said: str) -> str | None:
+    """The module that a library misses, which tells how it would be installed elsewhere."""
+    if isinstance(cause := exc.__cause__ or exc.__context__, ModuleNotFoundError) and cause.name:
+        return cause.name
+    found = _OPTIONAL.search(said)
+    return None if found is None else found[1] or found[2]
+
+
+def _submodules(package: str) -> set[str]:
+    """The modules in a package that is loaded."""
+    path = getattr(sys.modules[package], "__path__", ())
+    loaded = {name.rpartition(".")[2] for name in list(sys.modules) if name.rpartition(".")[0] == package}
+    return loaded | {found.name for found in pkgutil.iter_modules(path)}
+
+
+def _no_submodule(package: str, name: str) -> str:
+    if name in dir(sys.modules[package]):
+        return f"`{name}` is no module: write `from {package} import {name}`."
+    close = difflib.get_close_matches(name, _submodules(package), n=1, cutoff=0.7)
+    return f"Did you mean: '{package}.{close[0]}'?" if close else f"`{package}` is there, and has no module `{name}`."
+
 
 def missing(module: str, environment: ScriptEnvironment) -> str:
     """Advice on a module that can't be imported."""
+    package, _, last = module.rpartition(".")
+    if package in sys.modules:
+        return _no_submodule(package, last)
     name = module.partition(".")[0]
     if name in environment.aliases:
         alias = environment.aliases[name]
@@ -81,6 +134,9 @@ def missing(module: str, environment: ScriptEnvironment) -> str:
             "There is no network here, so it would be of no use: call an MCP server's tool; "
             "`await runtime.search('fetch a web page')` finds one."
         )
+    known = [one for one in {*sys.stdlib_module_names, *environment.installed()} if one[:1] != "_"]
+    if name not in INSTEAD and (close := difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)):
+        return f"Did you mean: {close[0]!r}?"
     said = f"The image has {_installed_packages(environment)}."
     if name in INSTEAD:
         said += f" Use {INSTEAD[name]} instead."

@@ -15,6 +15,7 @@ class ScriptEnvironment(NamedTuple):
         packages: The directory of the image's packages.
         kept: The names that a session has; None for a script of its own.
         runs_both: Whether scripts in JavaScript run here, too.
+        has_inputs: Whether there are files that the operator hands in.
     """
 
     code: str
@@ -23,6 +24,7 @@ class ScriptEnvironment(NamedTuple):
     packages: str
     kept: list[str] | None = None
     runs_both: bool = False
+    has_inputs: bool = False
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -99,6 +99,8 @@ def _elsewhere(name: str, environment: ScriptEnvironment) -> str | None:
 def _importable(name: str, environment: ScriptEnvironment) -> str | None:
     if name == "__file__":
         return "A script has no file: write `/workspace`, its folder."
+    if name == "_":
+        return "The value of a last expression is shown, and not kept: give it a name, `x = ...`."
     if name in OF_NOTEBOOKS:
         return "This is no notebook: a script is Python alone, and `display(x)` shows what a cell would."
     if name in IMPORTS:

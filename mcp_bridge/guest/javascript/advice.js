@@ -2,7 +2,7 @@
 // Advice on mistakes that models often make: a sentence that follows the error.
 const { builtinModules } = require('node:module');
 const { FILENAME } = require('./common_js');
-const { ToolError } = require('./errors');
+const { OF_ARTIFACT, ToolError } = require('./errors');
 const { nearest } = require('./near_names');
 const { unanswered } = require('./output');
 const { insteadOf } = require('./script_source');
@@ -15,6 +15,12 @@ const NO_ROOM = "files in /workspace, /tmp and /dev/shm are in the sandbox's mem
   + "the operator's settings workspace_size and tmp_size say how much there may be";
 
 const INPUT = /^(?:\/workspace\/|(?:\.\/)?)in\/(.+)/;
+
+// Of SQLite.
+const READ_ONLY = 8;
+const COPIED = "fs.copyFileSync(await runtime.input('NAME'), '/tmp/NAME'), then fs.chmodSync('/tmp/NAME', 0o600)";
+
+const OF_FILES = 'artifact takes the path of a file: write the content to one in /workspace/out, whose files are stored at the end';
 
 const OWN_FILE = `the script isn't in a file: nothing is at ${FILENAME}`;
 const FOR_WORKERS = "a worker takes its code as text: new Worker('...', { eval: true })";
@@ -33,9 +39,10 @@ function notFetched(name) {
   return `imports and require fetch no file of the operator's; write: await import(${fetched})`;
 }
 
-function missingFile(path, inputs, inSession) {
+function missingFile(path, inputs, { hasInputs, inSession }) {
   if (path === FILENAME) return OWN_FILE;
-  const search = "await runtime.search('read file') finds a tool that reads the host's files";
+  const handedIn = "await runtime.files() lists the operator's files, which are in /workspace/in; ";
+  const search = `${hasInputs ? handedIn : ''}await runtime.search('read file') finds a tool that reads the host's files`;
   const [, input] = INPUT.exec(path) ?? [];
   if (input !== undefined) {
     const listed = 'await runtime.files() lists those that there are';
@@ -96,6 +103,7 @@ function advice(error, servers, exported, start, inputs) {
     if (saved !== undefined) return notKept(saved, name, aliases);
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
     if (name === 'programs' || name === 'traces') return `write: import { ${name} } from "mcp"`;
+    if (name === 'Worker') return `write: import { Worker } from "node:worker_threads"; ${FOR_WORKERS}`;
     if (builtinModules.includes(name)) return `write: import ${name} from "node:${name}"`;
     // The script itself has these.
     if (OWN_NAMES.includes(name)) return NO_SERVERS;
@@ -118,6 +126,9 @@ function advice(error, servers, exported, start, inputs) {
     return 'the sandbox has no network; the servers of runtime.list_servers() are the way out';
   }
   if (error?.code === 'ENOSPC') return NO_ROOM;
+  if (error?.code === 'ERR_SQLITE_ERROR' && error.errcode === READ_ONLY && start.has_inputs) {
+    return `the operator's files can be read only; copy it first: ${COPIED}`;
+  }
   if (error?.code === 'ERR_USE_AFTER_CLOSE' && unanswered() !== '') return NOBODY;
   if (typeof error?.path === 'string' && typeof error.syscall === 'string' && !error.syscall.startsWith('spawn')) {
     const isThere = /^\/(?:workspace|tmp)\/|^[^/]/.test(error.path);
@@ -128,7 +139,8 @@ function advice(error, servers, exported, start, inputs) {
       const copied = `fs.writeFileSync(${quoted(`/tmp/${input.split('/').at(-1)}`)}, fs.readFileSync(${quoted(`/workspace/in/${input}`)}))`;
       return `the operator's files can be read only; copy it first: ${copied}`;
     }
-    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inputs, inSession);
+    if (error.code === 'ENOENT' && error[OF_ARTIFACT] && !error.path.startsWith('/')) return OF_FILES;
+    if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inputs, { hasInputs: start.has_inputs, inSession });
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
     }

@@ -5,7 +5,7 @@ const fs = require('node:fs/promises');
 const path = require('node:path');
 const util = require('node:util');
 const { MAX_DEPTH, MAX_VALUES, SCALARS_PER_VALUE, body, bytesOf, isBlock, isImage, mime, own, size } = require('./blocks');
-const { MCPError } = require('./errors');
+const { MCPError, OF_ARTIFACT } = require('./errors');
 const { checked, imageType } = require('./images');
 
 const ARTIFACT_CHUNK_BYTES = 1024 * 1024;
@@ -166,7 +166,9 @@ class Display {
 
   // Keep a file beyond the sandbox's end. Resolves with the URI by which the client can read it.
   async artifact(file, name = path.basename(`${file}`)) {
-    const opened = await open(file, 'r');
+    const opened = await open(file, 'r').catch((error) => {
+      throw Object.defineProperty(error, OF_ARTIFACT, { value: true });
+    });
     try {
       const read = async () => {
         const buffer = Buffer.alloc(ARTIFACT_CHUNK_BYTES);

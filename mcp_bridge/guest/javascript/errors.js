@@ -45,4 +45,7 @@ function restate(error, message) {
   error.message = message;
 }
 
-module.exports = { MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError, restate };
+// Marks the error of a file that was to be stored.
+const OF_ARTIFACT = Symbol('artifact');
+
+module.exports = { MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError, OF_ARTIFACT, restate };

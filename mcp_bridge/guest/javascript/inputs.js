@@ -193,8 +193,7 @@ class Inputs {
       'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync', 'renameSync',
     ]) {
       this.#wrap(fs, name, (original, self, args, asked) => {
-        this.#missingAsNone(asked, () => this.#calls.askNow('fetch', asked, lines.current().call()));
-        this.#fetchedNames.add(asked);
+        this.#fetchNow(asked);
         return original.apply(self, args);
       });
     }
@@ -211,7 +210,25 @@ class Inputs {
         this.#fetched(asked).then(() => original.apply(self, args))
       ));
     }
+    this.#wrap(fs, 'openAsBlob', (original, self, args, asked) => this.#fetched(asked).then(() => original.apply(self, args)));
+    this.#wrapDatabase();
     nodeModule.syncBuiltinESMExports();
+  }
+
+  // SQLite opens files past `fs`, and makes an empty database of what it doesn't find.
+  #wrapDatabase() {
+    const sqlite = require('node:sqlite');
+    const fetch = (place) => {
+      const isUri = typeof place === 'string' && place.startsWith('file:');
+      const asked = this.#toFetch(nameIn(isUri ? URL.parse(place) : place), false);
+      if (asked !== null) this.#fetchNow(asked);
+    };
+    sqlite.DatabaseSync = class DatabaseSync extends sqlite.DatabaseSync {
+      constructor(place, ...options) {
+        fetch(place);
+        super(place, ...options);
+      }
+    };
   }
 
   // What fetches the input of a path, as opening it would; null for what is there, or no input. The call has its name
@@ -262,6 +279,11 @@ class Inputs {
     return isListing && isPart && !isWhole ? name : null;
   }
 
+  #fetchNow(name) {
+    this.#missingAsNone(name, () => this.#calls.askNow('fetch', name, lines.current().call()));
+    this.#fetchedNames.add(name);
+  }
+
   #fetched(name, call = lines.current().call()) {
     return lines.apart(async () => {
       try {
@@ -284,7 +306,7 @@ class Inputs {
   }
 }
 
-// The name of the input that a call of `fs` is about to open; null for what is elsewhere.
+// The name of the input that a call of `fs`, or SQLite, is about to open; null for what is elsewhere.
 function nameIn(place) {
   let text = place;
   if (place instanceof URL && place.protocol === 'file:') text = fileURLToPath(place);

@@ -78,7 +78,32 @@ const inTypescript = (row) => ({
 const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
 
 // The host shows a tool as Python calls it.
-const asTypescript = (_, name, params, returns) => ` It is ${name}({${typescript(params)}}): ${typescript(returns)}`;
+const asTypescript = (_, name, params, returns) => ` It is ${name}({${typescript(withOptional(params))}}): ${typescript(returns)}`;
+
+// Python's parameters with a default are optional; `...` stands for one that nobody knows.
+function withOptional(params) {
+  const made = [];
+  let [depth, quote, began, equals] = [0, '', 0, -1];
+  for (let at = 0; at <= params.length; at += 1) {
+    const char = params[at] ?? ',';
+    if (quote !== '') {
+      if (char === '\\') at += 1;
+      else if (char === quote) quote = '';
+    } else if (char === '"' || char === "'") quote = char;
+    else if ('([{'.includes(char)) depth += 1;
+    else if (')]}'.includes(char)) depth -= 1;
+    else if (depth > 0) continue;
+    else if (char === '=' && equals < 0) equals = at;
+    else if (char === ',') {
+      const param = params.slice(began, at);
+      const isUnknown = equals >= 0 && params.slice(equals + 1, at).trim() === '...';
+      const shown = isUnknown ? params.slice(began, equals).trimEnd() : param;
+      made.push(equals >= 0 ? shown.replace(':', '?:') : shown);
+      [began, equals] = [at + 1, -1];
+    }
+  }
+  return made.join(',');
+}
 
 const MEANT = {
   call_tool: ['call', 'execute', 'invoke', 'invoke_tool', 'run_tool', 'tool', 'use_tool'],
@@ -254,7 +279,8 @@ class Runtime {
     }
     const at = name.indexOf('.');
     if (at > 0) return [name.slice(0, at), name.slice(at + 1)];
-    throw new TypeError(`call_tool() needs the server, too; write: await runtime.call_tool('SERVER', '${name}', {...})`);
+    const [missing, called] = known.includes(name) ? ['tool', `'${name}', 'TOOL'`] : ['server', `'SERVER', '${name}'`];
+    throw new TypeError(`call_tool() needs the ${missing}, too; write: await runtime.call_tool(${called}, {...})`);
   }
 
   // Merge an object into the one that is kept under a key, replace another value, or apply a plain function to it;

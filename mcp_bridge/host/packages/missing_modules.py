@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sandbox.image.package_profiles import load_profile, profile_names
 from mcp_bridge.sandbox.packages.import_names import NAMESPACES, missing_module, package_of
 from mcp_bridge.sandbox.packages.requirements import parse_requirement
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 OF_MCP = frozenset({"mcp_runtime", "mcp_servers", "programs", "runtime", "servers"})
 """Modules that scripts look for outside `mcp`; the guest says where they are."""
+
+MISSPELT = 0.85
+"""How similar a name is to the one that was meant: `requets` and `requests`, not `geopandas` and `pandas`."""
+
+NEARLY_PYTHONS = 0.9
+"""The same for Python's own modules, beside which many packages are named: `httpx` and `ujson`."""
 
 
 def advice(
@@ -52,6 +59,11 @@ def advice(
         return None
     if module in NAMESPACES:
         return _of_namespace(module, rights, starter)
+    if near := spelled_like(name, [parse_requirement(entry).name for entry in rights.shown], cutoff=MISSPELT):
+        return f"the operator's list has {near[0]}, and not {name}: {_way(near[0], starter)}"
+    if _is_misspelt(module, name, profile):
+        # The guest says what was meant. A package that is named like another one may be somebody's trap.
+        return None
     said = ""
     if (found := _profile_with(name)) is not None and found != profile:
         said = f'the operator\'s setting profile = "{found}" brings {name}; '
@@ -60,6 +72,17 @@ def advice(
     except BridgeError as exc:
         return f"{said}{name} isn't on the operator's list. {exc.hint}"
     return None
+
+
+def _is_misspelt(module: str, name: str, profile: str) -> bool:
+    """Whether a module's name is nearly that of one which is there, of Python or of the profile."""
+    if spelled_like(module, sys.stdlib_module_names, cutoff=NEARLY_PYTHONS):
+        return True
+    try:
+        pins = [pin.partition("==")[0] for pin in load_profile(profile).pins]
+    except (BridgeError, OSError):
+        return False
+    return bool(spelled_like(name, pins, cutoff=MISSPELT))
 
 
 def _way(name: str, starter: Starter) -> str:

@@ -128,9 +128,14 @@ class CellRunner:
         else:
             await sandbox.close()
             if is_live and record.status not in {*ENDED_BY_ITSELF, "suspended"}:
+                # What was rebuilt for this cell can be rebuilt again.
+                obstacle = await self._rebuilding.obstacle(cell) if taken is not None else None
+                after = (
+                    f"{obstacle.message} {obstacle.hint}" if obstacle else "the next call has what was there before it"
+                )
                 record.notices.append(
-                    f"the sandbox of the session {cell.session!r} has ended with this cell, which has left nothing: "
-                    "the next call has what was there before it"
+                    f"the sandbox of the session {cell.session!r} has ended with this cell, which has left nothing:"
+                    f" {after}"
                 )
         return ran
 

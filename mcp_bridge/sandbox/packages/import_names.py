@@ -77,11 +77,20 @@ A package of exactly that name is another one, or nobody's yet."""
 
 _NOT_FOUND = re.compile(r"No module named '([A-Za-z_][A-Za-z0-9_.]{0,99})'")
 
+_OPTIONAL = re.compile(r"`Import ([A-Za-z_]\w{0,99})` failed|Missing optional dependency '([A-Za-z_]\w{0,99})'")
+"""How pandas says that it needs a package for something."""
+
 
 def missing_module(message: str) -> str | None:
-    """The top-level module that an import has not found, by Python's message; None if it tells of none."""
-    found = _NOT_FOUND.search(message)
-    return None if found is None else found[1].partition(".")[0]
+    """The top-level module that an import has not found, by Python's message; None if it tells of none.
+
+    Nor does it tell of one where a module isn't found in a package that is there: Python names the module in full then.
+    """
+    found = _NOT_FOUND.search(message) or _OPTIONAL.search(message)
+    if found is None:
+        return None
+    module, _, inner = (found[1] or found[2]).partition(".")
+    return None if inner and module not in NAMESPACES else module
 
 
 def package_of(module: str, cache: WheelCache) -> str:

@@ -402,6 +402,23 @@ async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandbox
         assert "and the cache has it" in (await told("import shop"))[0]
         assert await told("raise ImportError('No module named \\'x\\n[install]\\'')") == []
         assert await told("1 / 0") == []
+        for said in ("`Import polars` failed. Use pip", "Missing optional dependency 'polars'. Use pip"):
+            assert 'allow = ["shop", "beautifulsoup4", "polars"]' in (await told(f"raise ImportError({said!r})"))[0]
+
+
+async def test_nobody_is_told_to_allow_a_package_that_is_a_misspelt_one_or_has_all_but_a_module(index, sandboxes):
+    index.add(wheel("shop", files={"shop/__init__.py": ""}))
+    async with opened(sandboxes, "shop") as bridge:
+
+        async def told(code, **options):
+            return [notice for notice in (await bridge.run(code, **options)).notices if "list" in notice]
+
+        [notice] = await told("import shopp")
+        assert "the operator's list has shop, and not shopp: ask for it in the call, packages=['shop']" in notice
+        assert await told("import asynciio") == []
+        assert await told("import json.tols") == []
+        assert await told("import shop.till", packages=["shop"]) == []
+        assert len(await told("import httpx")) == 1, "many packages are named almost as Python's modules"
 
 
 async def test_nobody_is_told_to_allow_a_package_that_is_named_like_a_namespace_of_several(index, sandboxes):
