@@ -943,7 +943,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Nothing.", _COMMAND),
         "clock_went_back": Description(
             "The clock is behind the last entry.",
-            "Set the clock; if it is right now, `mcp-bridge audit accept-clock`."),
+            "Set the clock; if it is right now, `mcp-bridge audit accept-clock`. Then restart the bridge."),
         "database_busy": Description("Another process uses the ledger, and has not let it go in time.", "Try again."),
         "database_newer": Description(
             "A later version of this program wrote the ledger.",

@@ -271,12 +271,18 @@ def _wanted(
             wanted = needs(ledger)
     else:
         wanted, there = _names(reader, "needs"), _names(reader, "keys")
+    # Whether an added signing key is this log's is seen once the ledger is read.
+    at_hand = (*there, *(name for name in _added_keys(means) if name != KEY_FILE))
     for name in sorted(means.lost):
-        if name in (*there, *_added_keys(means)):
-            raise BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
+        if name in at_hand:
+            raise _not_lost(name)
         if name not in wanted:
             raise BridgeError("bad_argument", f"--lost {name}: its ledger needs none.", hint="Leave --lost out.")
     return wanted, there
+
+
+def _not_lost(name: str) -> BridgeError:
+    return BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
 
 
 def _require(
@@ -332,7 +338,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreO
             raise damaged("there is no ledger in it")
     with open_ledger(copy) as ledger:
         if means.keys is not None:
-            _add_keys(small, ledger, means.keys)
+            _add_keys(small, ledger, means.keys, means.lost)
         root = _root(small, ledger, to)
         if reader is not None and root is not None:
             reader.check_mac(root)
@@ -388,13 +394,20 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     return master_key
 
 
-def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path) -> None:
-    """Add what is missing of a directory's keys and credentials."""
+def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path, lost: frozenset[str]) -> None:
+    """Add what is missing of a directory's keys and credentials.
+
+    Raises:
+        BridgeError: `bad_argument`: the signing key is there, and not lost.
+    """
     if KEY_FILE not in small and (seed := signing_key(directory, ledger)) is not None:
+        if KEY_FILE in lost:
+            raise _not_lost(KEY_FILE)
         # By any of its names: a rotation may have died there.
         small[KEY_FILE] = seed
     for name in (*KEYS, *CREDENTIALS):
-        if name not in small and (data := read_private(directory / name)) is not None:
+        # A signing key that is there although this log's is lost is another one: the log was rotated to it later.
+        if name not in small and name not in lost and (data := read_private(directory / name)) is not None:
             small[name] = data
 
 
@@ -407,7 +420,7 @@ def _signed(small: dict[str, bytes], ledger: Ledger, to: _Place) -> bool:
         raise BridgeError(
             "key_unusable",
             f"The {KEY_FILE} that is there is not the key that the log is signed with, {ledger.vkey}.",
-            hint="Name a directory that has it with --keys.",
+            hint=f"Name a directory that has it with --keys. If it is lost for good, say --lost {KEY_FILE}.",
         )
     return KEY_FILE in small
 

@@ -252,6 +252,10 @@ class Files:
         """The execution's directory, created if it is missing."""
         return private_directory(self._root / execution)
 
+    def path(self, execution: str, name: str) -> Path:
+        """Where an execution's artifact is stored."""
+        return self._root / execution / name
+
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
         """Store a full output.
 

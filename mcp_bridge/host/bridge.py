@@ -807,6 +807,10 @@ class Bridge:
         """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
+    def artifact_path(self, execution: str, name: str) -> Path:
+        """As `SandboxRunner.artifact_path`."""
+        return self.files.path(execution, name)
+
     def _servers_digest(self) -> str:
         specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
         grants = {"secrets": self._usable_secrets, "files": fewer(self._own.files, self.principal.files)}

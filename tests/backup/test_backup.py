@@ -679,6 +679,19 @@ def test_keys_are_taken_from_where_a_rotation_died(till, stale):
     goes_on(till, "without keys")
 
 
+def test_a_key_that_was_rotated_away_is_lost_although_its_successor_is_there(till):
+    file, options, _ = made(till, "without keys")
+    till.run("audit", "rotate-key")
+    put_away(till)
+    for check in ((), ("--check",)):
+        words = ["key_unusable", f"--lost {KEY_FILE}"]
+        till.says("restore", *check, file, *options, code=1, words=words)
+    till.run("restore", "--check", file, *options, "--lost", KEY_FILE)
+    told = till.run("restore", file, *options, "--lost", KEY_FILE).out
+    assert "checkpoint.key is a new one." in told
+    till.run("audit", "verify")
+
+
 def test_a_witness_key_is_not_restored_without_what_it_has_cosigned(till):
     file, options, _ = made(till, "without keys")
     open_files(till.state)[1].close()

@@ -99,6 +99,7 @@ from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
@@ -151,6 +152,9 @@ class SandboxRunner(Protocol):
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
+
+    def artifact_path(self, execution: str, name: str) -> Path:
+        """Where an artifact is stored."""
 
     async def resolve(self, job: Job) -> PackageSet:
         """The package set that a job's requirements stand for.
@@ -262,7 +266,7 @@ class Scripts:
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
             result = await self._run(result)
-        record = result if isinstance(result, ExecutionRecord) else _stored_record(result)
+        record = result if isinstance(result, ExecutionRecord) else self.stored_record(result)
         if not isinstance(result, ExecutionRecord) and not job.dry_run and waits_for_plan(result.record or {}):
             record.notices.append(
                 "nothing was run: this is the answer of the dry run again, on whose list a person has not decided yet; "
@@ -278,6 +282,15 @@ class Scripts:
                 )
         if alike is not None and record.status in UNFINISHED:
             self._waiting_code.add(alike.name)
+        return record
+
+    def stored_record(self, stored: StoredExecution) -> ExecutionRecord:
+        """The record of an execution, as it was stored."""
+        record = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
+        # The state directory may have been moved, or restored elsewhere, since.
+        record.artifacts = [
+            row | {"path": str(self._runner.artifact_path(stored.id, row["name"]))} for row in record.artifacts
+        ]
         return record
 
     async def _runs_of_code(self, job: Job, asked: Sequence[Sequence[str]], *, is_looked_for: bool) -> _RunsOfCode:
@@ -886,7 +899,7 @@ class _Request(NamedTuple):
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
         if self.job.dry_run and await self.scripts.is_past_dry_run(known):
-            return _stored_record(known)
+            return self.scripts.stored_record(known)
         head = None if self.job.cell is None or self.job.cell.previous != previous_of(known) else self.job.head
         return await self.scripts.resume_from_record(known, self.job.client, head)
 
@@ -959,10 +972,6 @@ def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[
     """What a run waited for and waits for still, when it can't go on for another reason."""
     rows: list[WaitingRow] = [row for row in (record or {}).get("waiting", []) if row["step"] != PLAN]
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
-
-
-def _stored_record(stored: StoredExecution) -> ExecutionRecord:
-    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 
 def _refused(execution: str, exc: BaseException) -> dict[str, Any]:

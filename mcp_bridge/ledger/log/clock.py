@@ -48,7 +48,8 @@ class LogClock:
                 raise BridgeError(
                     "clock_went_back",
                     f"The clock is {behind:.0f} s behind the last entry of the record.",
-                    hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
+                    hint="Set the clock; if it is right now and was wrong before: mcp-bridge audit accept-clock."
+                    " Then restart the bridge.",
                 )
             return self.last
         self.last = posted

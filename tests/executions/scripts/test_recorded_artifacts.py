@@ -54,6 +54,18 @@ async def test_the_end_of_an_execution_records_its_artifacts(sandboxes, tmp_path
         assert listed.sha256 == HASH
 
 
+async def test_a_stored_answer_has_the_path_of_an_artifact_in_the_state_directory_of_now(sandboxes, tmp_path):
+    before, now = tmp_path / "before", tmp_path / "now"
+    async with sandboxes.open(state_dir=before) as bridge:
+        ran = await bridge.run(SCRIPT, key="once")
+    # As a restored backup, too.
+    before.rename(now)
+    async with sandboxes.open(state_dir=now) as bridge:
+        record = await bridge.run(SCRIPT, key="once")
+    assert record.is_previous_result
+    assert record.artifacts == [ran.artifacts[0] | {"path": str(now / "files" / ran.execution / "r.txt")}]
+
+
 async def test_a_changed_artifact_is_not_given_and_its_recorded_hash_is_listed(sandboxes, tmp_path):
     async with kept(sandboxes, tmp_path) as (bridge, uri, file):
         file.write_bytes(b"paid: 9")
