@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
+from mcp_bridge.executions.status import RESUMABLE, UNFINISHED, effective_status, not_suspended, refuse_erased
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
@@ -45,6 +45,17 @@ class ApprovalRequest:
         if waits is None or effective_status(waits) not in UNFINISHED or self._waiting is None:
             return "void"
         return "void" if self.is_late else "open"
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether the question is decided, and its execution waits to be resumed with the decision."""
+        row, waits = self.approval, self.execution
+        return (
+            row.status != "open"
+            and waits is not None
+            and effective_status(waits) in RESUMABLE
+            and self._waiting is not None
+        )
 
     @property
     def due(self) -> float | None:
@@ -83,7 +94,7 @@ async def approval_requests(
 async def requests_to(
     store: ProgramStore, principal: Principal, execution: str | None = None, *, open_only: bool = False
 ) -> list[ApprovalRequest]:
-    """The approval requests that a principal may see: an approver those of all principals, another its own.
+    """The approval requests that a principal may see: an approver, and one that may see all, those of all principals.
 
     Args:
         store: The store of approvals.
@@ -91,7 +102,7 @@ async def requests_to(
         execution: As `approval_requests`.
         open_only: As `approval_requests`.
     """
-    whose = None if principal.may_approve else principal.name
+    whose = None if principal.may_approve or principal.may_see_all else principal.name
     return await approval_requests(store, whose, execution, open_only=open_only)
 
 

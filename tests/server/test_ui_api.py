@@ -499,9 +499,16 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
         assert (await asked(principal, "GET", theirs))[0] == status
         listed = (await asked(principal, "GET", "/api/executions"))[1]["executions"]
         assert (store.others in {row["id"] for row in listed}) == (status == 200)
-    for principal, count in ((stranger, 0), (auditor, 0), (approver, 1)):
+    for principal, count, visible in ((stranger, 0, set()), (auditor, 1, {True}), (approver, 1, {False})):
         assert (await asked(principal, "GET", "/api/approvals?count"))[1]["open"] == count
+        shown = (await asked(principal, "GET", "/api/approvals"))[1]["approvals"]
+        # Whose it is, and whether its reader may see the execution.
+        assert {row["visible"] for row in shown} == visible
+        assert {row["principal"] for row in shown} == ({"local", "somebody else"} if visible else set())
     said = {"json": {"approved": True}}
+    assert (await asked(auditor, "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"]["code"] == (
+        "approver_needed"
+    )
     assert (await asked(stranger, "POST", question, **said))[1]["error"]["code"] == "unknown_trace"
     assert (await asked(Principal("local"), "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"][
         "code"
@@ -509,6 +516,15 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
     assert (await asked(approver, "POST", f"/api/approvals/{store.asks}.2", **said))[0] == 200
     (decided,) = [row for row in await ProgramStore(database).approvals(store.asks) if row.effect == 2]
     assert decided.decision["by"] == "approver"
+
+    async def takes_effect():
+        rows = (await asked(approver, "GET", "/api/approvals"))[1]["approvals"]
+        return [row["takes_effect"] for row in rows if row["execution"] == store.asks]
+
+    # Until its execution has been resumed.
+    assert await takes_effect() == [True]
+    await ProgramStore(database).update(store.asks, status="success", state=None, record=None, due=None)
+    assert await takes_effect() == [False]
     assert (await asked(Principal("nobody"), "GET", "/api/pools"))[1] == {"pools": []}
 
 

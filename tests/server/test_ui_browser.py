@@ -11,12 +11,13 @@ import shutil
 import signal
 import sqlite3
 import threading
+import uuid
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, add_dry_run, add_session, serving_viewer, viewing, viewing_here
+from ui_fixtures import CODE, EVIL, add_dry_run, add_session, script, serving_viewer, viewing, viewing_here
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -527,6 +528,26 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         watched.shot("may-go-on")
 
 
+def test_what_cannot_be_resumed_is_not_said_to_be(chromium, stores):
+    store = stores()
+    unkeyed = script(uuid.uuid4().hex, "1", "interrupted")
+
+    async def add(database):
+        await ProgramStore(database).add(unkeyed, {}, Entry("start", unkeyed.id, {"code": "1"}))
+        first, _ = await add_session(database, "report", 2)
+        record = {"waiting": []}
+        await ProgramStore(database).update(first, status="suspended", state=None, record=record, due=None)
+        return first
+
+    left_behind = store.do(add)
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        for ident, why in ((unkeyed.id, "has no idempotency key"), (left_behind, "has continued without it")):
+            notice = watched.go(f"/executions/{ident}").locator(".notice.warn")
+            expect(notice).to_contain_text(why)
+            expect(notice).to_contain_text(f"mcp-bridge execution cancel {ident[:8]} cancels it")
+
+
 def test_what_is_erased_leaves_a_page_that_was_open(chromium, stores):
     store = stores()
 
@@ -641,7 +662,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
         expect(page.locator("table")).to_contain_text("approved")
         expect(page.locator("table")).to_contain_text(f"as agreed {EVIL}")
         expect(page.get_by_role("heading", name="Nothing waits for a person")).to_be_visible()
-        expect(second.locator("table")).to_contain_text("approved")
+        expect(second.locator("table")).to_contain_text(f"mcp-bridge execution resume {store.asks[:8]}")
         assert second.evaluate("window.stayed")
         expect(page.locator("#open-approvals")).to_be_hidden()
         watched.shot("approvals-decided")
@@ -659,6 +680,10 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
             True,
             row.approval.decision["by"],
         )
+
+        done = {"status": "success", "state": None, "record": None, "due": None}
+        store.do(lambda database: ProgramStore(database).update(store.asks, **done))
+        expect(second.locator("table")).not_to_contain_text("resume it with")
 
 
 def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
@@ -716,6 +741,32 @@ def test_a_viewer_whose_server_has_fallen_silent_says_so_and_is_live_again_when_
             viewer.process.send_signal(signal.SIGCONT)
         page.clock.fast_forward(3_000)
         expect(page.locator("#live")).to_have_text("Live")
+
+
+def test_a_page_whose_token_has_ended_asks_for_another_and_shows_nothing_any_more(chromium, stores):
+    store = stores()
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        watched.allowed.append("401")
+        page = watched.page
+        streams = []
+
+        def answer(route):
+            streams.extend(["stream"] * ("/api/events" in route.request.url))
+            if len(streams) > 1:
+                route.fulfill(status=401, json={"error": {"code": "token_needed", "message": "It has ended."}})
+            elif "/api/events" in route.request.url:
+                # A stream that ends: the page asks for the next after two seconds.
+                route.fulfill(content_type="text/event-stream", body="data: open\n\n")
+            else:
+                route.continue_()
+
+        page.route("**/api/**", answer)
+        page.goto(viewer.url)
+        expect(page.locator("table.list")).to_be_visible()
+        expect(page.get_by_role("heading", name="Token needed")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("is not that of the viewer that runs now")
+        expect(page.locator("#live")).to_have_text("Not connected")
+        assert store.works not in page.content()
 
 
 def test_whoever_is_no_approver_is_told_so_and_gets_no_buttons(chromium, stores):

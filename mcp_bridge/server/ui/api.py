@@ -165,7 +165,9 @@ class Api:
         if place is not None:
             cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
             before = [await mine.as_recorded(cell) for cell in cells]
-        return JSONResponse(page_data.execution(row, await mine.entries(row), counted[row.id], before))
+        left = await mine.is_left_behind(row)
+        facts = page_data.execution(row, await mine.entries(row), counted[row.id], before, left_behind=left)
+        return JSONResponse(facts)
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
@@ -222,8 +224,8 @@ class Api:
         if counted:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
-        told = [page_data.question(row) for row in (*waiting, *decided[:PAGE])]
         viewer = self._viewer_of(request)
+        told = [page_data.question(row, viewer.principal) for row in (*waiting, *decided[:PAGE])]
         may = viewer.principal.may_approve
         return JSONResponse({"approvals": told, "open": len(waiting), "by": viewer.by, "may_decide": may})
 
@@ -246,7 +248,8 @@ class Api:
                 hint="`mcp-bridge approvals show` has all of it.",
             )
         await decide(mine.store, asked, approved=approved, by=viewer.by, comment=comment)
-        return JSONResponse(page_data.question(await mine.question(execution, asked.approval.effect)))
+        now = await mine.question(execution, asked.approval.effect)
+        return JSONResponse(page_data.question(now, viewer.principal))
 
     async def events(self, _: Request) -> Response:
         """A stream of change notifications."""

@@ -91,6 +91,7 @@ export function executionPage(main, id) {
       h("h1", {}, facts.name || "unnamed", " ", pill(facts.status)),
       h("dl", { class: "facts" },
         fact("Execution", h("code", { class: "break" }, facts.id)),
+        facts.principal === "local" ? null : fact("Principal", facts.principal),
         fact("Kind", facts.kind === "program" ? `the ${facts.origin}'s program` : facts.kind),
         facts.program_hash ? fact("Program's hash", h("code", { class: "break" }, facts.program_hash)) : null,
         fact("Started", h("time", { datetime: exactly(facts.started) }, moment(facts.started))),
@@ -105,10 +106,21 @@ export function executionPage(main, id) {
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
       facts.session ? cells(facts.session) : null,
       facts.waiting.map((row) => waits(row)),
-      facts.status === "interrupted"
-        ? notice("warn", "Nothing of it is under way now. Resume it with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ": nothing is done twice.") : null,
+      facts.unresolved.map((row) => notice("warn", "The step ", h("code", {}, row.step), " was in doubt, and still is: ", h("code", {}, row.tool), " may have been called.")),
+      standsStill(facts),
       facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
+  }
+
+  // What nobody works on, and what can be done about it.
+  function standsStill(facts) {
+    const cancel = [h("code", {}, `mcp-bridge execution cancel ${short(id)}`), " cancels it."];
+    if (facts.left_behind) return notice("warn", "It can't be resumed, since its session has ended, or has continued without it: ", cancel);
+    if (facts.status !== "interrupted") return null;
+    if (facts.kind === "script" && facts.key === null) {
+      return notice("warn", "Nothing of it is under way now. It has no idempotency key, so it can't be resumed: ", cancel);
+    }
+    return notice("warn", "Nothing of it is under way now. Resume it with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ": nothing is done twice.");
   }
 
   // The cells of its session before this one, and where the session was rebuilt.

@@ -109,7 +109,7 @@ function table(rows) {
     h("tbody", {}, rows.map((row) => h("tr", {},
       h("th", { scope: "row" },
         h("a", { href: at(`/executions/${encodeURIComponent(row.id)}`), "data-key": row.id }, row.name || "unnamed"),
-        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)), row.principal === "local" ? null : h("span", { class: "tag" }, row.principal),
+        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)), " ", row.principal === "local" ? null : h("span", { class: "tag" }, row.principal),
           h("span", { class: "small-only" }, ` ${moment(row.started)}${row.seconds === null ? "" : `, ${duration(row.seconds)}`}`))),
       h("td", {}, pill(row.status), row.waiting.length ? h("span", { class: "sub" }, waits(row.waiting)) : null),
       h("td", { class: "medium" }, h("time", { datetime: exactly(row.started) }, moment(row.started))),
