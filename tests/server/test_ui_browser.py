@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import uuid
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -28,6 +28,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.lookalikes import _IGNORABLE
+from mcp_bridge.server.ui import api, page_data
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -232,6 +233,34 @@ def test_the_list_is_searched_and_filtered_and_leads_to_an_execution(watched, st
     assert page.url.endswith(store.works)
 
 
+def test_looking_further_back_asks_for_what_is_further_back_alone_and_says_what_fails(watched):
+    page, asked = watched.page, []
+    watched.allowed.append("503")
+
+    def answer(route):
+        before = parse_qs(urlsplit(route.request.url).query).get("before", ["start"])[0]
+        asked.append(before)
+        if before == "2:b":
+            route.fulfill(status=503, json={"error": {"code": "database_unusable", "message": "It is away."}})
+        else:
+            then = {"start": "1:a", "1:a": "2:b"}[before]
+            route.fulfill(json={"executions": [], "before": then, "searched": 1000})
+
+    page.route("**/api/executions?query=nowhere*", answer)
+    # No live changes: they are looked for anew.
+    page.route("**/api/events", lambda route: route.abort())
+    watched.allowed.append("ERR_FAILED")
+    page.reload()
+    page.get_by_label("Search").fill("nowhere")
+    further = page.get_by_role("button", name="Search further back")
+    expect(page.locator("p.hint").first).to_have_text("0 executions of the latest 1,000")
+    further.click()
+    expect(page.locator("p.hint").first).to_have_text("0 executions of the latest 2,000")
+    assert asked == ["start", "1:a"]
+    further.click()
+    expect(page.get_by_role("alert")).to_contain_text("It is away.")
+
+
 def test_an_execution_shows_its_timeline_its_way_and_its_proofs(watched, store):
     page = watched.go(f"/executions/{store.works}")
     expect(page.locator(".proven")).to_contain_text("18 entries proven")
@@ -286,6 +315,23 @@ def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
         expect(page.locator("dl.facts")).to_contain_text("report, cell 1")
         expect(page.locator("dl.facts")).not_to_contain_text("Run dry")
         assert page.url.endswith(ids[0])
+
+
+def test_of_a_sessions_cells_it_is_said_which_are_shown_and_what_is_cut(chromium, stores, monkeypatch):
+    store = stores()
+    # The viewer runs in this process.
+    monkeypatch.setattr(api, "MAX_CELLS", 2)
+    monkeypatch.setattr(page_data, "MAX_CELL_CHARS", 4)
+    last = store.do(lambda database: add_session(database, "report", 5))[-1]
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{last}")
+        page.get_by_text("The last 2 of the 4 cells before this one").click()
+        cells = page.locator("ol.cells li")
+        expect(cells).to_have_count(2)
+        expect(cells.nth(0).get_by_role("figure", name="Code")).to_contain_text("1 more character")
+        expect(cells.nth(0).get_by_role("figure", name="What it gave")).to_contain_text("3 more characters")
 
 
 @pytest.mark.parametrize("in_session", [True, False])

@@ -21,7 +21,7 @@ function said(message) {
 
 const PROVEN_AT_ONCE = 200;
 
-export function executionPage(main, id) {
+export function executionPage(main, id, refresh) {
   const path = `/api/executions/${encodeURIComponent(id)}`;
   const head = h("section", { class: "head" });
   const summary = h("div", {});
@@ -129,12 +129,13 @@ export function executionPage(main, id) {
       session.rebuilt ? notice("warn", rebuilt(session.rebuilt)) : null,
       session.interrupted ? notice("warn", "It was interrupted when its time was up. The session can't be rebuilt past it.") : null,
       session.before.length ? h("details", {},
-        h("summary", {}, plural(session.before.length, "cell"), " before this one"),
+        h("summary", {}, session.before.length < session.cell - 1 ? `The last ${session.before.length} of the ` : "",
+          plural(Math.max(session.before.length, session.cell - 1), "cell"), " before this one"),
         h("ol", { class: "cells" }, session.before.map((cell) => h("li", { value: cell.cell ?? 0 },
           h("a", { href: at(`/executions/${encodeURIComponent(cell.id)}`) }, short(cell.id)), " ", pill(cell.status),
           cell.rebuilt ? h("span", { class: "remark" }, ` ${rebuilt(cell.rebuilt)}`) : null,
           cell.left === "nothing" ? h("span", { class: "remark" }, " It has left nothing.") : null,
-          h("pre", {}, cell.source?.text ?? ""), cell.output ? h("pre", {}, cell.output.text) : null)))) : null,
+          block("Code", cell.source), block("What it gave", cell.output))))) : null,
     ];
   }
 
@@ -177,7 +178,7 @@ export function executionPage(main, id) {
           h("th", { scope: "col", class: "wide number" }, "After"), h("th", { scope: "col", class: "most" }, "What"),
           h("th", { scope: "col" }, "Status"), h("th", { scope: "col", class: "medium" }, "Took"), h("th", { scope: "col" }, "Proof"))),
         h("tbody", {}, rows.rows.map((row) => tableRow(row)))),
-        more > 0 ? h("button", { "data-key": "more", onclick: () => { wanted += PROVEN_AT_ONCE; look(); } }, `Show more of ${more.toLocaleString()}`) : null);
+        more > 0 ? h("button", { "data-key": "more", onclick: () => { wanted += PROVEN_AT_ONCE; refresh(); } }, `Show more of ${more.toLocaleString()}`) : null);
     });
   }
 

@@ -13,8 +13,8 @@ function page() {
   const [, first, id] = here().split("/");
   if (first === "approvals") return { name: "approvals", make: () => approvalsPage(main) };
   if (first === "sessions") return { name: "sessions", make: () => sessionsPage(main) };
-  if (first === "executions") return { name: "execution", make: () => executionPage(main, decodeURIComponent(id)) };
-  return { name: "list", make: () => listPage(main) };
+  if (first === "executions") return { name: "execution", make: (refresh) => executionPage(main, decodeURIComponent(id), refresh) };
+  return { name: "list", make: (refresh) => listPage(main, refresh) };
 }
 
 function askForToken(wasWrong) {
@@ -54,19 +54,23 @@ async function start() {
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
   }
-  const shown = make();
+  const shown = make(() => look(false));
   let busy = false;
   let again = false;
+  let isOld = true;
 
-  // One look at a time; what changes meanwhile is looked at after it.
-  async function look() {
+  // One look at a time; what changes meanwhile is looked at after it. Something may be wanted that wasn't looked at yet,
+  // without that anything has changed.
+  async function look(hasChanged = true) {
     again = true;
+    isOld ||= hasChanged;
     if (busy) return;
     busy = true;
     while (again) {
-      again = false;
+      const all = isOld;
+      again = isOld = false;
       try {
-        await Promise.all([shown.look(), badge()]);
+        await Promise.all([shown.look(all), badge()]);
         document.getElementById("trouble")?.remove();
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
@@ -75,6 +79,7 @@ async function start() {
           busy = true;
           return;
         }
+        isOld = true;
         trouble(error);
       }
       main.removeAttribute("aria-busy");
