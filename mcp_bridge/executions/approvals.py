@@ -16,6 +16,8 @@ from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.log.payloads import QuestionFields
@@ -104,6 +106,28 @@ async def requests_to(
     """
     whose = None if principal.may_approve or principal.may_see_all else principal.name
     return await approval_requests(store, whose, execution, open_only=open_only)
+
+
+async def with_decisions(store: ProgramStore, execution: str, waiting: Sequence[WaitingRow]) -> list[WaitingRow]:
+    """What an execution waits for, with what a person has decided of it since.
+
+    Args:
+        store: The store of approvals.
+        execution: The execution's id.
+        waiting: The rows of its record, as it was suspended.
+    """
+    decided: dict[int | str, str] = {}
+    if any(row["kind"] == "approval" for row in waiting):
+        decided = {row.effect: row.status for row in await store.approvals(execution) if row.status != "open"}
+    found: list[WaitingRow] = []
+    for row in waiting:
+        if row["kind"] == "approval" and row["effect"] in decided:
+            found.append({**row, "decided": decided[row["effect"]]})
+        elif "waiting" in row:
+            found.append({**row, "waiting": await with_decisions(store, row["execution"], row["waiting"])})
+        else:
+            found.append(row)
+    return found
 
 
 def require_approver(principal: Principal) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import requests_to
+from mcp_bridge.executions.approvals import requests_to, with_decisions
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -187,7 +187,9 @@ class Overview:
                 if row is not None and asking.wants(row := await self.as_recorded(row)):
                     rows.append(row)
         counted = await execution_queries.counts(self.database, [row.id for row in rows])
-        return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
+        return Page(
+            [(await self.with_decisions(row), counted[row.id]) for row in rows], before if more else None, searched
+        )
 
     async def execution(self, ident: str) -> StoredExecution:
         """An execution that this principal may see.
@@ -199,6 +201,14 @@ class Overview:
         if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
         return await self.as_recorded(found)
+
+    async def with_decisions(self, row: StoredExecution) -> StoredExecution:
+        """An execution with what a person has decided of what it waits for."""
+        waiting = record_of(row)["waiting"]
+        if not row.record or not waiting:
+            return row
+        now = await with_decisions(self.store, row.id, waiting)
+        return dataclasses.replace(row, record={**row.record, "waiting": now})
 
     async def is_left_behind(self, row: StoredExecution) -> bool:
         """Whether an unfinished cell can't be resumed any more, since its session has ended or continued without it."""

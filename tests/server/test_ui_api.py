@@ -699,6 +699,11 @@ async def test_a_decision_is_the_same_as_at_the_command_line(viewer, database, s
         "anna",
         "as agreed",
     )
+    # It no longer waits for a person, but to be resumed.
+    listed = (await told(viewer, "/api/executions?status=suspended"))["executions"]
+    shown = await told(viewer, f"/api/executions/{store.asks}")
+    for one in (*[row for row in listed if row["id"] == store.asks], shown):
+        assert [waits["decided"] for waits in one["waiting"]] == ["approved" if approved else "denied"]
 
 
 # --- the command

@@ -159,7 +159,7 @@ class Api:
     async def execution(self, request: Request) -> Response:
         """An execution without its timeline."""
         mine = self._overview(request)
-        row = await mine.execution(request.path_params["id"])
+        row = await mine.with_decisions(await mine.execution(request.path_params["id"]))
         counted = await execution_queries.counts(self._live.database, [row.id])
         place, before = Cell.of(row), []
         if place is not None:

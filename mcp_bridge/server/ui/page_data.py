@@ -81,7 +81,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
     }
 
 
-_WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "execution")
+_WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "decided", "execution")
 
 
 def _waiting(row: dict[str, Any]) -> dict[str, Any]:

@@ -145,6 +145,10 @@ export function executionPage(main, id, refresh) {
 
   function waits(row) {
     const step = h("code", {}, row.step);
+    if (row.decided) {
+      return notice("warn", "The step ", step, ` was ${row.decided} by a person. It goes on when it is resumed: `,
+        h("code", {}, `mcp-bridge execution resume ${short(id)}`), ".");
+    }
     if (row.kind === "approval") {
       return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: at("/approvals") }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
