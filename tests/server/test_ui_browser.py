@@ -408,6 +408,9 @@ def test_what_is_not_there_is_not_found(watched):
 def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, width):
     store = stores()
     store.do(lambda database: add_session(database, "s" * 64, 2))
+    event = {"effect": "0#1", "step": "0#1", "kind": "event", "name": "e" * 100}
+    waits = script(uuid.uuid4().hex, "1", "suspended", {"waiting": [event]})
+    store.do(lambda database: ProgramStore(database).add(waits, {}, Entry("start", waits.id, {"code": "1"})))
     with (
         viewing_here(store) as viewer,
         watching(chromium, viewer, viewport={"width": width, "height": 800}, color_scheme=scheme) as watched,

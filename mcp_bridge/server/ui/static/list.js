@@ -121,7 +121,7 @@ function table(rows) {
 }
 
 function waits(waiting) {
-  if (waiting.every((row) => row.decided)) return "to be resumed: a person has decided";
+  if (waiting.every((row) => row.decided)) return "decided: to be resumed";
   const [first] = waiting.filter((row) => !row.decided);
   const more = waiting.length > 1 ? ` and ${waiting.length - 1} more` : "";
   const what = { approval: "a person", in_doubt: "a person's word on a doubt", wait: "its time", event: `the event ${first.name}`, program: `the program ${first.name}` }[first.kind] ?? first.name;
