@@ -1,6 +1,7 @@
 """The viewer's pages in a real Chromium: every one is reached, checks what it shows, and can't be made to run anything."""
 
 import contextlib
+import datetime as dt
 import hashlib
 import hmac
 import http.server
@@ -789,6 +790,28 @@ def test_a_viewer_whose_server_has_fallen_silent_says_so_and_is_live_again_when_
         finally:
             viewer.process.send_signal(signal.SIGCONT)
         page.clock.fast_forward(3_000)
+        expect(page.locator("#live")).to_have_text("Live")
+
+
+def test_what_was_said_to_be_of_today_is_not_on_the_next_day(chromium, stores):
+    store = stores()
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        # The page's time is the test's alone: it is shortly before midnight.
+        page.clock.install(time=dt.datetime(2026, 5, 1, 23, 59, 50))  # noqa: DTZ001
+        page.goto(viewer.url)
+        expect(page.locator("#live")).to_have_text("Live")
+        watched.go("/approvals")
+        expect(page.locator("#live")).to_have_text("Live")
+        comment = page.get_by_label("Comment")
+        comment.fill("half a")
+        page.clock.fast_forward(20_000)
+        with page.expect_response("**/api/approvals"):
+            store.do(lambda database: add_session(database, "one", 1))
+        expect(comment).to_have_value("half a")
+        comment.fill("")
+        with page.expect_navigation():
+            store.do(lambda database: add_session(database, "another", 1))
         expect(page.locator("#live")).to_have_text("Live")
 
 

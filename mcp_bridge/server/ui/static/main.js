@@ -87,10 +87,18 @@ async function start() {
     busy = false;
   }
 
+  // What was said to be of today isn't on the next day. A comment that somebody is writing is worth more.
+  const day = new Date().toDateString();
+  function lookToday() {
+    const isWritten = [...document.querySelectorAll("textarea")].some((field) => field.value !== "");
+    if (new Date().toDateString() === day || isWritten) return look();
+    return location.reload();
+  }
+
   const state = document.getElementById("live");
   await look();
   if (busy) return;
-  live(look, (works) => {
+  live(lookToday, (works) => {
     state.className = works ? "live on" : "live off";
     fill(state, works ? "Live" : "Not connected");
   });
