@@ -289,6 +289,20 @@ async def test_a_timeline_has_calls_with_their_outcomes(viewer, store):
     assert (some["rows"], some["total"]) == (page["rows"][3:5], 10)
 
 
+@pytest.mark.parametrize(
+    ("status", "wait"), [("running", "open"), ("suspended", "waiting"), ("interrupted", "no outcome")]
+)
+async def test_a_wait_without_an_outcome_is_none_only_where_nothing_waits(viewer, database, status, wait):
+    row = script(uuid.uuid4().hex, "1", status, {"waiting": []})
+    await ProgramStore(database).add(row, {}, Entry("start", row.id, {"code": "1"}))
+    for call, kind, name in (("0#1", "wait", "wait.event"), ("0#2", "tool", "local.look")):
+        asked = {"kind": kind, "tool": name, "arguments": {}, "call": call}
+        await SqliteRecorder(database).append(Entry("intent", row.id, asked))
+    rows = (await told(viewer, f"/api/executions/{row.id}/entries"))["rows"]
+    found = {one["what"]: one["status"] for one in rows[1:]}
+    assert found == {"wait.event": wait, "local.look": "open" if status == "running" else "no outcome"}
+
+
 async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
     facts = await told(viewer, f"/api/executions/{store.works}")
     assert (facts["key"], facts["results"]) == (

@@ -175,9 +175,8 @@ class Api:
         row = await mine.execution(request.path_params["id"])
         offset = _integer(request.query_params.get("offset", "0"), "offset")
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
-        running = effective_status(row) == "running"
-        entries = await mine.entries(row)
-        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, running=running))
+        entries, status = await mine.entries(row), effective_status(row)
+        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, status=status))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
@@ -185,7 +184,7 @@ class Api:
         row = await mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
         page = page_data.timeline_page(
-            await mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
+            await mine.entries(row), offset=0, limit=1, status=effective_status(row), whole=sequence
         )
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")

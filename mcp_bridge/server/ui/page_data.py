@@ -187,7 +187,7 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def timeline_page(
-    entries: Sequence[Recorded], *, offset: int, limit: int, running: bool, whole: int | None = None
+    entries: Sequence[Recorded], *, offset: int, limit: int, status: str, whole: int | None = None
 ) -> dict[str, Any]:
     """A page of timeline rows.
 
@@ -195,14 +195,14 @@ def timeline_page(
         entries: All entries of the execution.
         offset: The index of the first row.
         limit: The maximum number of rows.
-        running: Whether the execution is in progress, and so are calls without an outcome.
+        status: The execution's effective status, which says what is with calls without an outcome.
         whole: An entry; if given, only its row is returned, uncut.
     """
     rows = timeline(entries)
     some = rows[offset : offset + limit] if whole is None else [row for row in rows if whole in row.sequences]
     most = MAX_SHOWN_CHARS if whole is None else MAX_WHOLE_CHARS
     return {
-        "rows": [_row(row, most, running=running) for row in some],
+        "rows": [_row(row, most, status) for row in some],
         "total": len(rows),
         "entries": len({sequence for row in rows for sequence in row.sequences}),
         "began": rows[0].time if rows else None,
@@ -210,10 +210,11 @@ def timeline_page(
     }
 
 
-def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
+def _row(row: TimelineRow, most: int, execution: str) -> dict[str, Any]:
     status = row.status
-    if status == OPEN and not running:
-        status = "no outcome"
+    if status == OPEN and execution != "running":
+        is_wait = row.kind == "request" and row.what.startswith("wait.")
+        status = "waiting" if is_wait and execution == "suspended" else "no outcome"
     return {
         "kind": row.kind,
         "sequences": row.sequences,
