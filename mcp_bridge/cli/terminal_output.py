@@ -252,6 +252,9 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
     for row in waiting:
         what = f"{escape_name(row['step'])} waits for "
         match row["kind"]:
+            case "approval" if "decided" in row:
+                resume = command(f"execution resume {ident}", config)
+                lines.append(f"{escape_name(row['step'])} was {row['decided']} by a person: {resume}")
             case "approval" if is_late(row):
                 # Somebody may have decided in time: the execution is to be resumed in any case.
                 resume = command(f"execution resume {ident}", config)

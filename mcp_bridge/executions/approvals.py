@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
+from mcp_bridge.executions.status import RESUMABLE, UNFINISHED, effective_status, not_suspended, refuse_erased
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.log.payloads import QuestionFields
@@ -45,6 +47,17 @@ class ApprovalRequest:
         if waits is None or effective_status(waits) not in UNFINISHED or self._waiting is None:
             return "void"
         return "void" if self.is_late else "open"
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether the question is decided, and its execution waits to be resumed with the decision."""
+        row, waits = self.approval, self.execution
+        return (
+            row.status != "open"
+            and waits is not None
+            and effective_status(waits) in RESUMABLE
+            and self._waiting is not None
+        )
 
     @property
     def due(self) -> float | None:
@@ -83,7 +96,7 @@ async def approval_requests(
 async def requests_to(
     store: ProgramStore, principal: Principal, execution: str | None = None, *, open_only: bool = False
 ) -> list[ApprovalRequest]:
-    """The approval requests that a principal may see: an approver those of all principals, another its own.
+    """The approval requests that a principal may see: an approver, and one that may see all, those of all principals.
 
     Args:
         store: The store of approvals.
@@ -91,8 +104,30 @@ async def requests_to(
         execution: As `approval_requests`.
         open_only: As `approval_requests`.
     """
-    whose = None if principal.may_approve else principal.name
+    whose = None if principal.may_approve or principal.may_see_all else principal.name
     return await approval_requests(store, whose, execution, open_only=open_only)
+
+
+async def with_decisions(store: ProgramStore, execution: str, waiting: Sequence[WaitingRow]) -> list[WaitingRow]:
+    """What an execution waits for, with what a person has decided of it since.
+
+    Args:
+        store: The store of approvals.
+        execution: The execution's id.
+        waiting: The rows of its record, as it was suspended.
+    """
+    decided: dict[int | str, str] = {}
+    if any(row["kind"] == "approval" for row in waiting):
+        decided = {row.effect: row.status for row in await store.approvals(execution) if row.status != "open"}
+    found: list[WaitingRow] = []
+    for row in waiting:
+        if row["kind"] == "approval" and row["effect"] in decided:
+            found.append({**row, "decided": decided[row["effect"]]})
+        elif "waiting" in row:
+            found.append({**row, "waiting": await with_decisions(store, row["execution"], row["waiting"])})
+        else:
+            found.append(row)
+    return found
 
 
 def require_approver(principal: Principal) -> None:

@@ -80,6 +80,7 @@ class WaitingRow(TypedDict):
         tool: The tool's name, as `server.tool`.
         arguments: The call's arguments.
         question: What a person is asked.
+        decided: What a person has decided, where the execution waits to be resumed with that: `approved` or `denied`.
         settle: Of an effect in doubt: the commands that settle it.
         execution: Of a program that a script waits for: its id.
         waiting: Of such a program: what it waits for.
@@ -96,6 +97,7 @@ class WaitingRow(TypedDict):
     tool: NotRequired[str]
     arguments: NotRequired[Any]
     question: NotRequired[Mapping[str, Any]]
+    decided: NotRequired[str]
     settle: NotRequired[str]
     execution: NotRequired[str]
     waiting: NotRequired[list[WaitingRow]]

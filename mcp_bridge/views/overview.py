@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import requests_to
+from mcp_bridge.executions.approvals import requests_to, with_decisions
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell_placement import reason_never_resumed
 from mcp_bridge.executions.sessions.sessions import MAX_CELLS_LOOKED, chain, session_rows
-from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.status import RESUMABLE, effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
@@ -185,7 +187,9 @@ class Overview:
                 if row is not None and asking.wants(row := await self.as_recorded(row)):
                     rows.append(row)
         counted = await execution_queries.counts(self.database, [row.id for row in rows])
-        return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
+        return Page(
+            [(await self.with_decisions(row), counted[row.id]) for row in rows], before if more else None, searched
+        )
 
     async def execution(self, ident: str) -> StoredExecution:
         """An execution that this principal may see.
@@ -197,6 +201,28 @@ class Overview:
         if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
         return await self.as_recorded(found)
+
+    async def with_decisions(self, row: StoredExecution) -> StoredExecution:
+        """An execution with what a person has decided of what it waits for."""
+        waiting = record_of(row)["waiting"]
+        if not row.record or not waiting:
+            return row
+        now = await with_decisions(self.store, row.id, waiting)
+        return dataclasses.replace(row, record={**row.record, "waiting": now})
+
+    async def is_left_behind(self, row: StoredExecution) -> bool:
+        """Whether an unfinished cell can't be resumed any more, since its session has ended or continued without it."""
+        if row.kind != "script" or effective_status(row) not in RESUMABLE:
+            return False
+        # As it was stored: what is shown of its session is projected.
+        stored = await self.store.execution(row.id, row.principal)
+        try:
+            history = CallHistory(await self.entries(row))
+        except BridgeError:
+            # Its timeline says what is damaged.
+            return False
+        heads = SessionStore(self.database)
+        return stored is not None and await reason_never_resumed(heads, stored, history) is not None
 
     async def as_recorded(self, row: StoredExecution) -> StoredExecution:
         """A script with its code and session as recorded: projected, as what is kept to be run again isn't."""

@@ -504,6 +504,19 @@ def test_an_execution_is_shown_with_its_steps_and_what_it_waits_for(desk):
     assert (facts["trace_id"], facts["status"], facts["origin"]) == (ident, "suspended", "operator")
 
 
+def test_what_a_person_has_decided_is_not_waited_for_any_more(desk):
+    ident = desk.suspended()
+    desk.run("approvals", "deny", ident)
+    resume = f"mcp-bridge --config {desk.config} execution resume {ident[:6]}"
+    shown = desk.run("execution", "show", ident).out
+    assert f"ask was denied by a person: {resume}" in shown
+    assert "waits for a person" not in shown
+    assert "ask (denied, to be resumed)" in desk.run("execution", "list").out
+    assert desk.run("execution", "list", "--json").json["executions"][0]["waiting"][0]["decided"] == "denied"
+    # What is advised works.
+    assert "denied" in desk.run("execution", "resume", ident[:6], code=exit_statuses.FAILED).err
+
+
 def test_what_happened_when_is_shown_entry_by_entry(desk):
     ident = desk.suspended()
     shown = desk.run("execution", "show", ident)

@@ -1265,6 +1265,23 @@ def test_servers_are_added_and_removed(user):
     assert "server_not_configured" in user.run("servers remove git").output
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_comment_on_what_follows_a_server_stays_when_the_server_goes(user, end):
+    user.config.parent.mkdir(parents=True)
+    before = '# mine\n[servers.a]\ncommand = "a" # of a\n# env = {}\n\n'
+    between = "# the policy\n# of all\n[policy]\npreset = 'open'\n\n"
+    last = '# of b\n[servers.b]\ncommand = "b"\n[servers.b.env]\nX = "# not a comment"\n# [servers.old]\n[install]\n'
+    then = "allow = ['numpy']\n[servers.c]\ncommand = 'c'\n# of c\n\n# the end\n"
+    user.config.write_bytes((before + between + last + then).replace("\n", end).encode())
+    for name in ("a", "b", "c"):
+        user.done(f"servers remove {name}")
+    left = user.config.read_bytes().decode()
+    assert left.count(end) == left.count("\n")
+    assert left.replace(end, "\n") == (
+        f"# mine\n\n{between}# of b\n# [servers.old]\n[install]\nallow = ['numpy']\n\n# the end\n"
+    )
+
+
 def test_servers_that_are_added_at_once_are_all_there(user):
     env = os.environ | user.env
     added = [

@@ -289,6 +289,20 @@ async def test_a_timeline_has_calls_with_their_outcomes(viewer, store):
     assert (some["rows"], some["total"]) == (page["rows"][3:5], 10)
 
 
+@pytest.mark.parametrize(
+    ("status", "wait"), [("running", "open"), ("suspended", "waiting"), ("interrupted", "no outcome")]
+)
+async def test_a_wait_without_an_outcome_is_none_only_where_nothing_waits(viewer, database, status, wait):
+    row = script(uuid.uuid4().hex, "1", status, {"waiting": []})
+    await ProgramStore(database).add(row, {}, Entry("start", row.id, {"code": "1"}))
+    for call, kind, name in (("0#1", "wait", "wait.event"), ("0#2", "tool", "local.look")):
+        asked = {"kind": kind, "tool": name, "arguments": {}, "call": call}
+        await SqliteRecorder(database).append(Entry("intent", row.id, asked))
+    rows = (await told(viewer, f"/api/executions/{row.id}/entries"))["rows"]
+    found = {one["what"]: one["status"] for one in rows[1:]}
+    assert found == {"wait.event": wait, "local.look": "open" if status == "running" else "no outcome"}
+
+
 async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
     facts = await told(viewer, f"/api/executions/{store.works}")
     assert (facts["key"], facts["results"]) == (
@@ -499,9 +513,16 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
         assert (await asked(principal, "GET", theirs))[0] == status
         listed = (await asked(principal, "GET", "/api/executions"))[1]["executions"]
         assert (store.others in {row["id"] for row in listed}) == (status == 200)
-    for principal, count in ((stranger, 0), (auditor, 0), (approver, 1)):
+    for principal, count, visible in ((stranger, 0, set()), (auditor, 1, {True}), (approver, 1, {False})):
         assert (await asked(principal, "GET", "/api/approvals?count"))[1]["open"] == count
+        shown = (await asked(principal, "GET", "/api/approvals"))[1]["approvals"]
+        # Whose it is, and whether its reader may see the execution.
+        assert {row["visible"] for row in shown} == visible
+        assert {row["principal"] for row in shown} == ({"local", "somebody else"} if visible else set())
     said = {"json": {"approved": True}}
+    assert (await asked(auditor, "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"]["code"] == (
+        "approver_needed"
+    )
     assert (await asked(stranger, "POST", question, **said))[1]["error"]["code"] == "unknown_trace"
     assert (await asked(Principal("local"), "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"][
         "code"
@@ -509,6 +530,15 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
     assert (await asked(approver, "POST", f"/api/approvals/{store.asks}.2", **said))[0] == 200
     (decided,) = [row for row in await ProgramStore(database).approvals(store.asks) if row.effect == 2]
     assert decided.decision["by"] == "approver"
+
+    async def takes_effect():
+        rows = (await asked(approver, "GET", "/api/approvals"))[1]["approvals"]
+        return [row["takes_effect"] for row in rows if row["execution"] == store.asks]
+
+    # Until its execution has been resumed.
+    assert await takes_effect() == [True]
+    await ProgramStore(database).update(store.asks, status="success", state=None, record=None, due=None)
+    assert await takes_effect() == [False]
     assert (await asked(Principal("nobody"), "GET", "/api/pools"))[1] == {"pools": []}
 
 
@@ -683,6 +713,11 @@ async def test_a_decision_is_the_same_as_at_the_command_line(viewer, database, s
         "anna",
         "as agreed",
     )
+    # It no longer waits for a person, but to be resumed.
+    listed = (await told(viewer, "/api/executions?status=suspended"))["executions"]
+    shown = await told(viewer, f"/api/executions/{store.asks}")
+    for one in (*[row for row in listed if row["id"] == store.asks], shown):
+        assert [waits["decided"] for waits in one["waiting"]] == ["approved" if approved else "denied"]
 
 
 # --- the command

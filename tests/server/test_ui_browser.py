@@ -1,6 +1,7 @@
 """The viewer's pages in a real Chromium: every one is reached, checks what it shows, and can't be made to run anything."""
 
 import contextlib
+import datetime as dt
 import hashlib
 import hmac
 import http.server
@@ -11,12 +12,13 @@ import shutil
 import signal
 import sqlite3
 import threading
+import uuid
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, add_dry_run, add_session, serving_viewer, viewing, viewing_here
+from ui_fixtures import CODE, EVIL, add_dry_run, add_session, script, serving_viewer, viewing, viewing_here
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -27,6 +29,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.lookalikes import _IGNORABLE
+from mcp_bridge.server.ui import api, page_data
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -231,6 +234,34 @@ def test_the_list_is_searched_and_filtered_and_leads_to_an_execution(watched, st
     assert page.url.endswith(store.works)
 
 
+def test_looking_further_back_asks_for_what_is_further_back_alone_and_says_what_fails(watched):
+    page, asked = watched.page, []
+    watched.allowed.append("503")
+
+    def answer(route):
+        before = parse_qs(urlsplit(route.request.url).query).get("before", ["start"])[0]
+        asked.append(before)
+        if before == "2:b":
+            route.fulfill(status=503, json={"error": {"code": "database_unusable", "message": "It is away."}})
+        else:
+            then = {"start": "1:a", "1:a": "2:b"}[before]
+            route.fulfill(json={"executions": [], "before": then, "searched": 1000})
+
+    page.route("**/api/executions?query=nowhere*", answer)
+    # No live changes: they are looked for anew.
+    page.route("**/api/events", lambda route: route.abort())
+    watched.allowed.append("ERR_FAILED")
+    page.reload()
+    page.get_by_label("Search").fill("nowhere")
+    further = page.get_by_role("button", name="Search further back")
+    expect(page.locator("p.hint").first).to_have_text("0 executions of the latest 1,000")
+    further.click()
+    expect(page.locator("p.hint").first).to_have_text("0 executions of the latest 2,000")
+    assert asked == ["start", "1:a"]
+    further.click()
+    expect(page.get_by_role("alert")).to_contain_text("It is away.")
+
+
 def test_an_execution_shows_its_timeline_its_way_and_its_proofs(watched, store):
     page = watched.go(f"/executions/{store.works}")
     expect(page.locator(".proven")).to_contain_text("18 entries proven")
@@ -285,6 +316,23 @@ def test_sessions_are_listed_and_lead_to_their_cells(chromium, stores):
         expect(page.locator("dl.facts")).to_contain_text("report, cell 1")
         expect(page.locator("dl.facts")).not_to_contain_text("Run dry")
         assert page.url.endswith(ids[0])
+
+
+def test_of_a_sessions_cells_it_is_said_which_are_shown_and_what_is_cut(chromium, stores, monkeypatch):
+    store = stores()
+    # The viewer runs in this process.
+    monkeypatch.setattr(api, "MAX_CELLS", 2)
+    monkeypatch.setattr(page_data, "MAX_CELL_CHARS", 4)
+    last = store.do(lambda database: add_session(database, "report", 5))[-1]
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{last}")
+        page.get_by_text("The last 2 of the 4 cells before this one").click()
+        cells = page.locator("ol.cells li")
+        expect(cells).to_have_count(2)
+        expect(cells.nth(0).get_by_role("figure", name="Code")).to_contain_text("1 more character")
+        expect(cells.nth(0).get_by_role("figure", name="What it gave")).to_contain_text("3 more characters")
 
 
 @pytest.mark.parametrize("in_session", [True, False])
@@ -361,6 +409,9 @@ def test_what_is_not_there_is_not_found(watched):
 def test_every_page_fits_a_narrow_screen_and_the_dark(chromium, stores, scheme, width):
     store = stores()
     store.do(lambda database: add_session(database, "s" * 64, 2))
+    event = {"effect": "0#1", "step": "0#1", "kind": "event", "name": "e" * 100}
+    waits = script(uuid.uuid4().hex, "1", "suspended", {"waiting": [event]})
+    store.do(lambda database: ProgramStore(database).add(waits, {}, Entry("start", waits.id, {"code": "1"})))
     with (
         viewing_here(store) as viewer,
         watching(chromium, viewer, viewport={"width": width, "height": 800}, color_scheme=scheme) as watched,
@@ -527,6 +578,26 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         watched.shot("may-go-on")
 
 
+def test_what_cannot_be_resumed_is_not_said_to_be(chromium, stores):
+    store = stores()
+    unkeyed = script(uuid.uuid4().hex, "1", "interrupted")
+
+    async def add(database):
+        await ProgramStore(database).add(unkeyed, {}, Entry("start", unkeyed.id, {"code": "1"}))
+        first, _ = await add_session(database, "report", 2)
+        record = {"waiting": []}
+        await ProgramStore(database).update(first, status="suspended", state=None, record=record, due=None)
+        return first
+
+    left_behind = store.do(add)
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        for ident, why in ((unkeyed.id, "has no idempotency key"), (left_behind, "has continued without it")):
+            notice = watched.go(f"/executions/{ident}").locator(".notice.warn")
+            expect(notice).to_contain_text(why)
+            expect(notice).to_contain_text(f"mcp-bridge execution cancel {ident[:8]} cancels it")
+
+
 def test_what_is_erased_leaves_a_page_that_was_open(chromium, stores):
     store = stores()
 
@@ -641,7 +712,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
         expect(page.locator("table")).to_contain_text("approved")
         expect(page.locator("table")).to_contain_text(f"as agreed {EVIL}")
         expect(page.get_by_role("heading", name="Nothing waits for a person")).to_be_visible()
-        expect(second.locator("table")).to_contain_text("approved")
+        expect(second.locator("table")).to_contain_text(f"mcp-bridge execution resume {store.asks[:8]}")
         assert second.evaluate("window.stayed")
         expect(page.locator("#open-approvals")).to_be_hidden()
         watched.shot("approvals-decided")
@@ -659,6 +730,10 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
             True,
             row.approval.decision["by"],
         )
+
+        done = {"status": "success", "state": None, "record": None, "due": None}
+        store.do(lambda database: ProgramStore(database).update(store.asks, **done))
+        expect(second.locator("table")).not_to_contain_text("resume it with")
 
 
 def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
@@ -716,6 +791,54 @@ def test_a_viewer_whose_server_has_fallen_silent_says_so_and_is_live_again_when_
             viewer.process.send_signal(signal.SIGCONT)
         page.clock.fast_forward(3_000)
         expect(page.locator("#live")).to_have_text("Live")
+
+
+def test_what_was_said_to_be_of_today_is_not_on_the_next_day(chromium, stores):
+    store = stores()
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        # The page's time is the test's alone: it is shortly before midnight.
+        page.clock.install(time=dt.datetime(2026, 5, 1, 23, 59, 50))  # noqa: DTZ001
+        page.goto(viewer.url)
+        expect(page.locator("#live")).to_have_text("Live")
+        watched.go("/approvals")
+        expect(page.locator("#live")).to_have_text("Live")
+        comment = page.get_by_label("Comment")
+        comment.fill("half a")
+        page.clock.fast_forward(20_000)
+        with page.expect_response("**/api/approvals"):
+            store.do(lambda database: add_session(database, "one", 1))
+        expect(comment).to_have_value("half a")
+        comment.fill("")
+        with page.expect_navigation():
+            store.do(lambda database: add_session(database, "another", 1))
+        expect(page.locator("#live")).to_have_text("Live")
+
+
+def test_a_page_whose_token_has_ended_asks_for_another_and_shows_nothing_any_more(chromium, stores):
+    store = stores()
+    with viewing_here(store) as viewer, watching(chromium, viewer) as watched:
+        watched.allowed.append("401")
+        page = watched.page
+        streams = []
+
+        def answer(route):
+            streams.extend(["stream"] * ("/api/events" in route.request.url))
+            if len(streams) > 1:
+                route.fulfill(status=401, json={"error": {"code": "token_needed", "message": "It has ended."}})
+            elif "/api/events" in route.request.url:
+                # A stream that ends: the page asks for the next after two seconds.
+                route.fulfill(content_type="text/event-stream", body="data: open\n\n")
+            else:
+                route.continue_()
+
+        page.route("**/api/**", answer)
+        page.goto(viewer.url)
+        expect(page.locator("table.list")).to_be_visible()
+        expect(page.get_by_role("heading", name="Token needed")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("is not that of the viewer that runs now")
+        expect(page.locator("#live")).to_have_text("Not connected")
+        assert store.works not in page.content()
 
 
 def test_whoever_is_no_approver_is_told_so_and_gets_no_buttons(chromium, stores):

@@ -195,6 +195,8 @@ async def _scripts(database):
         whose = "somebody else" if name == "others" else LOCAL_PRINCIPAL.name
         code = CODE if name == "script" else f"'{name}'"
         row = script(ident, f"{code}# a secret that the record doesn't show", status, record, whose)
+        if name == "running":
+            row = dataclasses.replace(row, key="nightly")
         await store.add(row, {}, Entry("start", ident, {"code": code}))
         await recorder.append(
             Entry("intent", ident, {"kind": "tool", "tool": f"local.{EVIL}", "arguments": {EVIL: EVIL}})

@@ -18,10 +18,12 @@ from mcp_bridge.executions.decision_comments import check_text
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.cli.commands.resumed import ResumedExecution
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.entries import Recorded
@@ -79,13 +81,14 @@ def list_(
     """List executions, the latest first."""
 
     def work() -> int:
+        from mcp_bridge.executions.approvals import with_decisions
         from mcp_bridge.executions.status import effective_status
         from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         statuses = set(status or Status)
 
-        async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
+        async def listed(database: Database) -> list[tuple[StoredExecution, str, list[WaitingRow]]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
             most = min(limit, sys.maxsize)
@@ -96,7 +99,14 @@ def list_(
                 if len(executions_found) == limit or len(rows) < most:
                     break
                 most = min(4 * most, sys.maxsize)
-            return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
+            return [
+                (
+                    row,
+                    await argument_decoding.short_id(store, row.id),
+                    await with_decisions(store, row.id, to_record(row)["waiting"]),
+                )
+                for row in executions_found
+            ]
 
         rows = read_database(configuration_loading.load(config or ctx.obj).settings, listed)
         if as_json:
@@ -109,16 +119,16 @@ def list_(
                     "status": effective_status(row),
                     "started": row.started,
                     "due": row.due,
-                    "waiting": to_record(row)["waiting"],
+                    "waiting": waiting,
                 }
-                for row, _ in rows
+                for row, _, waiting in rows
             ]
             print_json({"executions": facts})
         elif not rows:
             terminal_output.echo("No execution." if status is None else "No execution of that status.")
         else:
             # One person's bridge has no others to tell them from.
-            whose = len({row.principal for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
+            whose = len({row.principal for row, _, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             terminal_output.table(
                 ("id", *(("principal",) if whose else ()), "program", "status", "started", "waits for"),
                 [
@@ -128,9 +138,9 @@ def list_(
                         _called(to_record(row)),
                         effective_status(row),
                         terminal_output.moment(row.started),
-                        _waits(to_record(row)),
+                        _waits(waiting),
                     )
-                    for row, ident in rows
+                    for row, ident, waiting in rows
                 ],
             )
         return exit_statuses.OK
@@ -142,11 +152,13 @@ def _called(record: dict[str, Any]) -> str:
     return f"{record['program']}, run dry" if "dry_run" in record else str(record["program"])
 
 
-def _waits(record: dict[str, Any]) -> str:
-    return ", ".join(f"{row['step']} ({_waits_for(row)})" for row in record["waiting"])
+def _waits(waiting: Sequence[WaitingRow]) -> str:
+    return ", ".join(f"{row['step']} ({_waits_for(row)})" for row in waiting)
 
 
-def _waits_for(row: dict[str, Any]) -> str:
+def _waits_for(row: WaitingRow) -> str:
+    if "decided" in row:
+        return f"{row['decided']}, to be resumed"
     if row["kind"] == "wait":
         return terminal_output.moment(row.get("due"))
     return (
@@ -165,6 +177,7 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
+        from mcp_bridge.executions.approvals import with_decisions
         from mcp_bridge.executions.scripts.call_history import CallHistory
         from mcp_bridge.executions.scripts.record import calls_so_far
         from mcp_bridge.executions.sessions.cell_placement import reason_never_resumed
@@ -183,6 +196,7 @@ def show(
             recorded = await SqliteRecorder(database).read(row.id)
             entries = as_sent(recorded, values)
             record = to_record(row) | {"status": effective_status(row)}
+            record["waiting"] = await with_decisions(store, row.id, record["waiting"])
             if row.kind == "script" and record["status"] in RESUMABLE:
                 history = CallHistory(recorded)
                 if (why := await reason_never_resumed(SessionStore(database), row, history)) is not None:

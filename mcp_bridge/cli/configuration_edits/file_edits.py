@@ -39,6 +39,7 @@ _CONTEXT = 3
 """How many lines a diff shows around a change."""
 
 _HUNK = re.compile(r"([-+])(\d+)")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _EMPTY_LINE = re.compile(r"(\n)\r?\n\Z")
 _BOM = "\ufeff"
 _MIN_MASKED = 4
@@ -349,6 +350,7 @@ class ConfigurationFile:
             text = tomlkit.dumps(document)
         except (TOMLKitError, KeyError, TypeError) as exc:
             raise self._uneditable(str(exc)) from None
+        text = _with_comments_of_what_follows(self._text, text)
         # With the last table goes the empty line before it.
         return _EMPTY_LINE.sub(r"\1", text) if self._text.startswith(text) else text
 
@@ -395,6 +397,44 @@ def _comparable(table: Table) -> str:
     Without empty tables, which say nothing: with its last server, a table of TOML is gone.
     """
     return json.dumps({key: value for key, value in table.items() if value != {}}, sort_keys=True, default=repr)
+
+
+def _with_comments_of_what_follows(before: str, after: str) -> str:
+    """A text of TOML after tables were removed, with the comments that stood behind them and weren't theirs.
+
+    To the parser everything up to the next header is the table's. To a person, a comment directly below its last line
+    is, and what comes after an empty line, or directly above the next header, isn't.
+    """
+    new = _LINE.findall(after)
+    kept: list[str] = []
+    removed: list[str] = []
+    position = 0
+    for line in _LINE.findall(before):
+        if position < len(new) and line == new[position]:
+            kept += [*_comments_of_next(removed, line, kept), line]
+            removed, position = [], position + 1
+        else:
+            removed.append(line)
+    if position < len(new):
+        # More was changed than that lines went.
+        return after
+    return "".join([*kept, *_comments_of_next(removed, "", kept)])
+
+
+def _comments_of_next(removed: list[str], following: str, before: list[str]) -> list[str]:
+    start = len(removed)
+    while start and (not removed[start - 1].strip() or removed[start - 1].lstrip().startswith("#")):
+        start -= 1
+    behind = removed[start:]
+    own = 0
+    while own < len(behind) and behind[own].strip():
+        own += 1
+    if own == len(behind) and following.lstrip().startswith("["):
+        own = 0
+    behind = behind[own:]
+    while behind and not behind[0].strip() and before and not before[-1].strip():
+        behind = behind[1:]
+    return behind if any(line.strip() for line in behind) else []
 
 
 def _filled(table: Any, value: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """An execution's record, besides its text: as structured content, or as `_meta` for clients that show the former.
 
-A client that shows structured content to its model would show it instead of the text, or both.
+A client that shows structured content to its model would show it instead of the text, or both. One that shows `_meta`,
+too, gets neither.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ AMBIGUOUS_CLIENT_NAMES = ("fastmcp",)
 instead of the text, and for an error as JSON within JSON. They get the record as `_meta`, unless the operator has set
 it to be sent always."""
 
+SHOWS_META = ("@langchain/mcp-adapters",)
+"""Clients that show the model `_meta` as well as structured content, in one JSON with the text (LangChain's for
+JavaScript, `_convertCallToolResult` of 1.1). They get no record, unless the operator has set it to be sent always."""
+
 RECORD_CHARS = 4 << 20
 """Maximum output in the record if the operator has set structured content to be sent always."""
 
@@ -34,8 +39,12 @@ RECORD_META = "mcp-code-bridge/record"
 
 def shows_structured_content(client: str | None, *, for_certain: bool = False) -> bool:
     """Whether this client shows structured content to the model; `for_certain`: in all programs that use its name."""
-    names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + AMBIGUOUS_CLIENT_NAMES
+    names = SHOWS_STRUCTURED + SHOWS_META + (() if for_certain else AMBIGUOUS_CLIENT_NAMES)
     return client is not None and client.lower().startswith(names)
+
+
+def _shows_meta(client: str | None) -> bool:
+    return client is not None and client.lower().startswith(SHOWS_META)
 
 
 def add_refusal(result: CallToolResult, record: dict[str, Any], settings: Settings, client: str | None) -> None:
@@ -50,7 +59,7 @@ def add_refusal(result: CallToolResult, record: dict[str, Any], settings: Settin
     mode = settings.structured
     if mode == "always" or (mode == "auto" and not shows_structured_content(client)):
         result.structured_content = record
-    elif mode == "auto":
+    elif mode == "auto" and not _shows_meta(client):
         result.meta = {RECORD_META: record}
 
 
@@ -67,7 +76,7 @@ def add_record(result: CallToolResult, answer: Answer, settings: Settings, clien
     if settings.structured == "always":
         is_read = shows_structured_content(client, for_certain=True)
         result.structured_content = answer.record(limit if is_read else RECORD_CHARS)
-    elif settings.structured == "auto":
+    elif settings.structured == "auto" and not _shows_meta(client):
         used = sum(len(block.text) for block in result.content if isinstance(block, TextContent))
         record, is_whole = answer.record_within(limit - used)
         if is_whole and not shows_structured_content(client):

@@ -159,13 +159,15 @@ class Api:
     async def execution(self, request: Request) -> Response:
         """An execution without its timeline."""
         mine = self._overview(request)
-        row = await mine.execution(request.path_params["id"])
+        row = await mine.with_decisions(await mine.execution(request.path_params["id"]))
         counted = await execution_queries.counts(self._live.database, [row.id])
         place, before = Cell.of(row), []
         if place is not None:
             cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
             before = [await mine.as_recorded(cell) for cell in cells]
-        return JSONResponse(page_data.execution(row, await mine.entries(row), counted[row.id], before))
+        left = await mine.is_left_behind(row)
+        facts = page_data.execution(row, await mine.entries(row), counted[row.id], before, left_behind=left)
+        return JSONResponse(facts)
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
@@ -173,9 +175,8 @@ class Api:
         row = await mine.execution(request.path_params["id"])
         offset = _integer(request.query_params.get("offset", "0"), "offset")
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
-        running = effective_status(row) == "running"
-        entries = await mine.entries(row)
-        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, running=running))
+        entries, status = await mine.entries(row), effective_status(row)
+        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, status=status))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
@@ -183,7 +184,7 @@ class Api:
         row = await mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
         page = page_data.timeline_page(
-            await mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
+            await mine.entries(row), offset=0, limit=1, status=effective_status(row), whole=sequence
         )
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")
@@ -222,8 +223,8 @@ class Api:
         if counted:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
-        told = [page_data.question(row) for row in (*waiting, *decided[:PAGE])]
         viewer = self._viewer_of(request)
+        told = [page_data.question(row, viewer.principal) for row in (*waiting, *decided[:PAGE])]
         may = viewer.principal.may_approve
         return JSONResponse({"approvals": told, "open": len(waiting), "by": viewer.by, "may_decide": may})
 
@@ -246,7 +247,8 @@ class Api:
                 hint="`mcp-bridge approvals show` has all of it.",
             )
         await decide(mine.store, asked, approved=approved, by=viewer.by, comment=comment)
-        return JSONResponse(page_data.question(await mine.question(execution, asked.approval.effect)))
+        now = await mine.question(execution, asked.approval.effect)
+        return JSONResponse(page_data.question(now, viewer.principal))
 
     async def events(self, _: Request) -> Response:
         """A stream of change notifications."""

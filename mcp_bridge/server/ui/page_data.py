@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.executions.approvals import ApprovalRequest
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.audit.execution_queries import EntryCounts
     from mcp_bridge.ledger.audit.viewer_proofs import Evidence
     from mcp_bridge.ledger.log.entries import Recorded
@@ -80,7 +81,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
     }
 
 
-_WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "execution")
+_WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "decided", "execution")
 
 
 def _waiting(row: dict[str, Any]) -> dict[str, Any]:
@@ -122,15 +123,30 @@ def _cell(row: StoredExecution) -> dict[str, Any]:
 
 
 def execution(
-    row: StoredExecution, entries: Sequence[Recorded], counted: EntryCounts, before: Sequence[StoredExecution] = ()
+    row: StoredExecution,
+    entries: Sequence[Recorded],
+    counted: EntryCounts,
+    before: Sequence[StoredExecution] = (),
+    *,
+    left_behind: bool = False,
 ) -> dict[str, Any]:
-    """An execution's page without its timeline; of a session's cell with the cells before, the last first."""
+    """An execution's page without its timeline.
+
+    Args:
+        row: The execution.
+        entries: Its entries.
+        counted: How many it has of each kind.
+        before: Of a session's cell, the cells before it, the last first.
+        left_behind: Whether it is a cell that its session has left behind.
+    """
     record = record_of(row)
     steps = list(progress(row, entries).steps)
     return summary(row, counted) | {
         "key": row.key,
         "program_hash": row.program if row.kind == "program" else "",
         "session": session(row, before),
+        "left_behind": left_behind,
+        "unresolved": [{"step": one["step"], "tool": one["tool"]} for one in record.get("unresolved", ())],
         "dry_run": was_run_dry(row, effective_status(row)),
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
@@ -171,7 +187,7 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def timeline_page(
-    entries: Sequence[Recorded], *, offset: int, limit: int, running: bool, whole: int | None = None
+    entries: Sequence[Recorded], *, offset: int, limit: int, status: str, whole: int | None = None
 ) -> dict[str, Any]:
     """A page of timeline rows.
 
@@ -179,14 +195,14 @@ def timeline_page(
         entries: All entries of the execution.
         offset: The index of the first row.
         limit: The maximum number of rows.
-        running: Whether the execution is in progress, and so are calls without an outcome.
+        status: The execution's effective status, which says what is with calls without an outcome.
         whole: An entry; if given, only its row is returned, uncut.
     """
     rows = timeline(entries)
     some = rows[offset : offset + limit] if whole is None else [row for row in rows if whole in row.sequences]
     most = MAX_SHOWN_CHARS if whole is None else MAX_WHOLE_CHARS
     return {
-        "rows": [_row(row, most, running=running) for row in some],
+        "rows": [_row(row, most, status) for row in some],
         "total": len(rows),
         "entries": len({sequence for row in rows for sequence in row.sequences}),
         "began": rows[0].time if rows else None,
@@ -194,10 +210,11 @@ def timeline_page(
     }
 
 
-def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
+def _row(row: TimelineRow, most: int, execution: str) -> dict[str, Any]:
     status = row.status
-    if status == OPEN and not running:
-        status = "no outcome"
+    if status == OPEN and execution != "running":
+        is_wait = row.kind == "request" and row.what.startswith("wait.")
+        status = "waiting" if is_wait and execution == "suspended" else "no outcome"
     return {
         "kind": row.kind,
         "sequences": row.sequences,
@@ -255,8 +272,13 @@ def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def question(row: ApprovalRequest) -> dict[str, Any]:
-    """A question to a person, uncut: what isn't seen must not be approved."""
+def question(row: ApprovalRequest, principal: Principal) -> dict[str, Any]:
+    """A question to a person, uncut: what isn't seen must not be approved.
+
+    Args:
+        row: The question.
+        principal: Who sees it: an approver sees questions of executions that it doesn't see.
+    """
     approval, asks = row.approval, row.question
     decision = approval.decision or {}
     is_call = "tool" in asks
@@ -268,11 +290,13 @@ def question(row: ApprovalRequest) -> dict[str, Any]:
         "asked": approval.asked,
         "program": escape_name(str(asks.get("program") or "")),
         "origin": row.execution.origin if row.execution else "",
+        "principal": row.execution.principal if row.execution else "",
+        "visible": row.execution is not None and (principal.may_see_all or row.execution.principal == principal.name),
+        "due": row.due,
+        "takes_effect": row.takes_effect,
         "step": escape_name(str(asks.get("step") or "")),
         "tool": escape_name(str(asks["tool"])) if is_call else None,
-        "message": None if is_call else clipped(asks.get("message", ""), MAX_WHOLE_CHARS),
-        "details": clipped(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
-        "announced": clipped(asks.get("announced") or None, MAX_WHOLE_CHARS),
+        **_parts(row),
         "filled": escape_name(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
@@ -281,7 +305,18 @@ def question(row: ApprovalRequest) -> dict[str, Any]:
     }
 
 
+def _parts(row: ApprovalRequest) -> dict[str, dict[str, Any] | None]:
+    """The values that a question is about."""
+    asks = row.question
+    is_call = "tool" in asks
+    return {
+        "message": None if is_call else clipped(asks.get("message", ""), MAX_WHOLE_CHARS),
+        "details": clipped(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "announced": clipped(asks.get("announced") or None, MAX_WHOLE_CHARS),
+    }
+
+
 def is_uncut(row: ApprovalRequest) -> bool:
     """Whether a question is displayed completely."""
-    row_json = question(row)
-    return not any(row_json[name] and row_json[name]["cut"] for name in ("message", "details", "announced"))
+    parts = _parts(row)
+    return not any(part["cut"] for part in parts.values() if part is not None)

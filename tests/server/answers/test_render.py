@@ -250,6 +250,20 @@ async def test_a_client_that_shows_structured_content_instead_of_the_text_gets_n
         assert [block.text for block in result.content] == ["Traceback" if record.error else "5"]
 
 
+async def test_a_client_that_shows_meta_too_gets_the_text_alone(tmp_path):
+    client, error = "@langchain/mcp-adapters", {"code": "script_error", "traceback": "Traceback"}
+    for record in (ExecutionRecord(EXECUTION, value="5"), ExecutionRecord(EXECUTION, "error", error=error)):
+        result = await called(record, tmp_path, client)
+        assert (result.structured_content, RECORD in (result.meta or {})) == (None, False)
+        assert [block.text for block in result.content] == ["Traceback" if record.error else "5"]
+    # Refused before there is an execution.
+    info = types.Implementation(name=client, version="1")
+    async with Client(build_server(Bridge(None, tmp_path)), client_info=info) as connected:
+        result = await connected.call_tool("run_python", {"code": 5})
+    assert (result.structured_content, RECORD in (result.meta or {})) == (None, False)
+    assert (await called(ExecutionRecord(EXECUTION), tmp_path, client, structured="always")).structured_content
+
+
 @pytest.mark.parametrize("client", ["some-client", "fastmcp"])
 async def test_a_megabyte_is_whole_for_programs_where_the_operator_says_so_and_the_model_would_not_read_it(
     tmp_path, client

@@ -107,7 +107,11 @@ export function live(look, tell) {
           if (part.value.includes("data:")) look();
         }
       } catch (error) {
-        if (error instanceof Refused && error.status === 401) return tell(false);
+        if (error instanceof Refused && error.status === 401) {
+          // The token isn't good any more: what looks now asks for another.
+          tell(false);
+          return look();
+        }
       } finally {
         clearTimeout(silence);
       }

@@ -73,8 +73,10 @@ export function approvalsPage(main) {
       h("dl", { class: "facts" },
         row.program ? fact("Program", `${row.program}${row.origin ? ` (the ${row.origin}'s)` : ""}`) : null,
         row.step ? fact("Step", h("code", {}, row.step)) : null,
-        fact("Execution", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, h("code", {}, short(row.execution)))),
+        fact("Execution", execution(row, h("code", {}, short(row.execution)))),
+        isOfPrincipal(row) ? fact("Principal", row.principal) : null,
         fact("Asked", h("time", { datetime: exactly(row.asked) }, moment(row.asked))),
+        row.due === null ? null : fact("Waits until", h("time", { datetime: exactly(row.due) }, moment(row.due))),
         row.filled ? fact("Defaults of the tool, left out by the caller", row.filled) : null,
         row.why ? fact("Why a person", row.why) : null),
       block(row.listed === null ? "The program says" : "What is asked", row.message),
@@ -96,6 +98,15 @@ function heading(row) {
   return row.tool === null ? "A program asks a person" : ["Call of ", h("code", {}, row.tool)];
 }
 
+// An approver may decide on what it may not see otherwise.
+function execution(row, words) {
+  return row.visible ? h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, words) : words;
+}
+
+function isOfPrincipal(row) {
+  return row.principal !== "" && row.principal !== "local";
+}
+
 function table(rows) {
   return h("table", {},
     h("caption", { class: "hidden" }, `${plural(rows.length, "decision")}, the latest question first`),
@@ -104,10 +115,10 @@ function table(rows) {
     h("tbody", {}, rows.map((row, index) => h("tr", {},
       h("th", { scope: "row" },
         h("span", { class: "clip" }, row.listed !== null ? heading(row) : row.tool ?? row.message?.text ?? ""),
-        h("span", { class: "sub clip" }, "in ", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.program || short(row.execution)))),
+        h("span", { class: "sub clip" }, "in ", execution(row, row.program || short(row.execution)), isOfPrincipal(row) ? `, ${row.principal}'s` : null)),
       h("td", { tabindex: index === 0 ? "-1" : null, "data-decided": index === 0 }, pill(row.status),
         row.status === "void" ? h("span", { class: "sub" }, "nobody waits for it any more")
-          : h("span", { class: "sub" }, "resume it with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
+          : row.takes_effect && h("span", { class: "sub" }, "resume it with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
       h("td", { class: "medium" }, row.by, row.decided ? h("span", { class: "sub" }, h("time", { datetime: exactly(row.decided) }, moment(row.decided))) : null),
       h("td", { class: "wide clip" }, row.comment)))));
 }

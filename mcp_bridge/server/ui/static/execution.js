@@ -21,7 +21,7 @@ function said(message) {
 
 const PROVEN_AT_ONCE = 200;
 
-export function executionPage(main, id) {
+export function executionPage(main, id, refresh) {
   const path = `/api/executions/${encodeURIComponent(id)}`;
   const head = h("section", { class: "head" });
   const summary = h("div", {});
@@ -91,6 +91,7 @@ export function executionPage(main, id) {
       h("h1", {}, facts.name || "unnamed", " ", pill(facts.status)),
       h("dl", { class: "facts" },
         fact("Execution", h("code", { class: "break" }, facts.id)),
+        facts.principal === "local" ? null : fact("Principal", facts.principal),
         fact("Kind", facts.kind === "program" ? `the ${facts.origin}'s program` : facts.kind),
         facts.program_hash ? fact("Program's hash", h("code", { class: "break" }, facts.program_hash)) : null,
         fact("Started", h("time", { datetime: exactly(facts.started) }, moment(facts.started))),
@@ -105,10 +106,21 @@ export function executionPage(main, id) {
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
       facts.session ? cells(facts.session) : null,
       facts.waiting.map((row) => waits(row)),
-      facts.status === "interrupted"
-        ? notice("warn", "Nothing of it is under way now. Resume it with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ": nothing is done twice.") : null,
+      facts.unresolved.map((row) => notice("warn", "The step ", h("code", {}, row.step), " was in doubt, and still is: ", h("code", {}, row.tool), " may have been called.")),
+      standsStill(facts),
       facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
+  }
+
+  // What nobody works on, and what can be done about it.
+  function standsStill(facts) {
+    const cancel = [h("code", {}, `mcp-bridge execution cancel ${short(id)}`), " cancels it."];
+    if (facts.left_behind) return notice("warn", "It can't be resumed, since its session has ended, or has continued without it: ", cancel);
+    if (facts.status !== "interrupted") return null;
+    if (facts.kind === "script" && facts.key === null) {
+      return notice("warn", "Nothing of it is under way now. It has no idempotency key, so it can't be resumed: ", cancel);
+    }
+    return notice("warn", "Nothing of it is under way now. Resume it with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ": nothing is done twice.");
   }
 
   // The cells of its session before this one, and where the session was rebuilt.
@@ -117,12 +129,13 @@ export function executionPage(main, id) {
       session.rebuilt ? notice("warn", rebuilt(session.rebuilt)) : null,
       session.interrupted ? notice("warn", "It was interrupted when its time was up. The session can't be rebuilt past it.") : null,
       session.before.length ? h("details", {},
-        h("summary", {}, plural(session.before.length, "cell"), " before this one"),
+        h("summary", {}, session.before.length < session.cell - 1 ? `The last ${session.before.length} of the ` : "",
+          plural(Math.max(session.before.length, session.cell - 1), "cell"), " before this one"),
         h("ol", { class: "cells" }, session.before.map((cell) => h("li", { value: cell.cell ?? 0 },
           h("a", { href: at(`/executions/${encodeURIComponent(cell.id)}`) }, short(cell.id)), " ", pill(cell.status),
           cell.rebuilt ? h("span", { class: "remark" }, ` ${rebuilt(cell.rebuilt)}`) : null,
           cell.left === "nothing" ? h("span", { class: "remark" }, " It has left nothing.") : null,
-          h("pre", {}, cell.source?.text ?? ""), cell.output ? h("pre", {}, cell.output.text) : null)))) : null,
+          block("Code", cell.source), block("What it gave", cell.output))))) : null,
     ];
   }
 
@@ -132,6 +145,10 @@ export function executionPage(main, id) {
 
   function waits(row) {
     const step = h("code", {}, row.step);
+    if (row.decided) {
+      return notice("warn", "The step ", step, ` was ${row.decided} by a person. It goes on when it is resumed: `,
+        h("code", {}, `mcp-bridge execution resume ${short(id)}`), ".");
+    }
     if (row.kind === "approval") {
       return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: at("/approvals") }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
@@ -165,7 +182,7 @@ export function executionPage(main, id) {
           h("th", { scope: "col", class: "wide number" }, "After"), h("th", { scope: "col", class: "most" }, "What"),
           h("th", { scope: "col" }, "Status"), h("th", { scope: "col", class: "medium" }, "Took"), h("th", { scope: "col" }, "Proof"))),
         h("tbody", {}, rows.rows.map((row) => tableRow(row)))),
-        more > 0 ? h("button", { "data-key": "more", onclick: () => { wanted += PROVEN_AT_ONCE; look(); } }, `Show more of ${more.toLocaleString()}`) : null);
+        more > 0 ? h("button", { "data-key": "more", onclick: () => { wanted += PROVEN_AT_ONCE; refresh(); } }, `Show more of ${more.toLocaleString()}`) : null);
     });
   }
 

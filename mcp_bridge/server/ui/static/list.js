@@ -14,7 +14,7 @@ function poolLine(pool) {
     `Age when used: ${duration(pool.age)}.`);
 }
 
-export function listPage(main) {
+export function listPage(main, refresh) {
   document.title = "Executions · mcp-bridge";
   const asked = new URLSearchParams(location.search);
   const search = h("input", { type: "search", name: "query", id: "query", maxlength: "200", placeholder: "id, program, tool…", value: asked.get("query") });
@@ -24,7 +24,9 @@ export function listPage(main) {
   const results = h("section", { "aria-label": "Results" });
   const count = h("p", { class: "hint", role: "status" });
   const pools = h("p", { class: "hint" });
-  let pages = 1;
+  let wantedPages = 1;
+  let pages = [];
+  let found = "";
   let last = "";
   let timer = 0;
 
@@ -47,38 +49,38 @@ export function listPage(main) {
   }
 
   function changed() {
-    pages = 1;
-    const found = filters();
-    history.replaceState(null, "", at(found.size ? `/?${found}` : "/"));
-    look();
+    wantedPages = 1;
+    const wanted = filters();
+    history.replaceState(null, "", at(wanted.size ? `/?${wanted}` : "/"));
+    refresh();
   }
 
-  async function look() {
+  // What was found stays, unless something has changed: to look further back takes as long as to look there.
+  async function look(hasChanged) {
     const wanted = filters();
+    if (hasChanged || String(wanted) !== found) pages = [];
+    found = String(wanted);
     const query = new URLSearchParams(wanted);
     query.delete("age");
     if (wanted.has("age")) query.set("since", String(Math.floor(Date.now() / 1000) - Number(wanted.get("age"))));
-    const rows = [];
-    let answer = { before: null };
-    let searched = 0;
-    for (let page = 0; page < pages; page += 1) {
-      if (page > 0) query.set("before", answer.before);
-      answer = await get(`/api/executions?${query}`);
-      rows.push(...answer.executions);
-      searched += answer.searched;
-      if (answer.before === null) break;
+    while (pages.length < wantedPages && pages.at(-1)?.before !== null) {
+      if (pages.length) query.set("before", pages.at(-1).before);
+      pages.push(await get(`/api/executions?${query}`));
+      if (String(filters()) !== found) return;
     }
-    if (String(filters()) !== String(wanted)) return;
+    const rows = pages.flatMap((page) => page.executions);
+    const { before } = pages.at(-1);
     fill(pools, ...(await get("/api/pools")).pools.map(poolLine));
-    const now = JSON.stringify([rows, answer.before]);
+    const now = JSON.stringify([rows, pages.map((page) => page.searched), wanted.size]);
     if (now === last) return;
     last = now;
-    keepingFocus(() => show(rows, answer.before, searched, wanted.size > 0));
+    const searched = pages.reduce((sum, page) => sum + page.searched, 0);
+    keepingFocus(() => show(rows, before, searched, wanted.size > 0));
   }
 
   function show(rows, before, searched, filtered) {
     fill(count, rows.length || before ? `${plural(rows.length, "execution")}${before ? ` of the latest ${searched.toLocaleString()}` : ""}` : "");
-    const more = before && h("button", { "data-key": "more", onclick: () => { pages += 1; look(); } }, rows.length ? "Show more" : "Search further back");
+    const more = before && h("button", { "data-key": "more", onclick: () => { wantedPages += 1; refresh(); } }, rows.length ? "Show more" : "Search further back");
     fill(results, rows.length ? table(rows) : before ? null : nothing(filtered), more);
   }
 
@@ -109,7 +111,7 @@ function table(rows) {
     h("tbody", {}, rows.map((row) => h("tr", {},
       h("th", { scope: "row" },
         h("a", { href: at(`/executions/${encodeURIComponent(row.id)}`), "data-key": row.id }, row.name || "unnamed"),
-        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)), row.principal === "local" ? null : h("span", { class: "tag" }, row.principal),
+        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)), " ", row.principal === "local" ? null : h("span", { class: "tag" }, row.principal),
           h("span", { class: "small-only" }, ` ${moment(row.started)}${row.seconds === null ? "" : `, ${duration(row.seconds)}`}`))),
       h("td", {}, pill(row.status), row.waiting.length ? h("span", { class: "sub" }, waits(row.waiting)) : null),
       h("td", { class: "medium" }, h("time", { datetime: exactly(row.started) }, moment(row.started))),
@@ -119,7 +121,8 @@ function table(rows) {
 }
 
 function waits(waiting) {
-  const [first] = waiting;
+  if (waiting.every((row) => row.decided)) return "decided: to be resumed";
+  const [first] = waiting.filter((row) => !row.decided);
   const more = waiting.length > 1 ? ` and ${waiting.length - 1} more` : "";
   const what = { approval: "a person", in_doubt: "a person's word on a doubt", wait: "its time", event: `the event ${first.name}`, program: `the program ${first.name}` }[first.kind] ?? first.name;
   return `for ${what}${more}`;

@@ -13,8 +13,8 @@ function page() {
   const [, first, id] = here().split("/");
   if (first === "approvals") return { name: "approvals", make: () => approvalsPage(main) };
   if (first === "sessions") return { name: "sessions", make: () => sessionsPage(main) };
-  if (first === "executions") return { name: "execution", make: () => executionPage(main, decodeURIComponent(id)) };
-  return { name: "list", make: () => listPage(main) };
+  if (first === "executions") return { name: "execution", make: (refresh) => executionPage(main, decodeURIComponent(id), refresh) };
+  return { name: "list", make: (refresh) => listPage(main, refresh) };
 }
 
 function askForToken(wasWrong) {
@@ -54,19 +54,23 @@ async function start() {
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
   }
-  const shown = make();
+  const shown = make(() => look(false));
   let busy = false;
   let again = false;
+  let isOld = true;
 
-  // One look at a time; what changes meanwhile is looked at after it.
-  async function look() {
+  // One look at a time; what changes meanwhile is looked at after it. Something may be wanted that wasn't looked at yet,
+  // without that anything has changed.
+  async function look(hasChanged = true) {
     again = true;
+    isOld ||= hasChanged;
     if (busy) return;
     busy = true;
     while (again) {
-      again = false;
+      const all = isOld;
+      again = isOld = false;
       try {
-        await Promise.all([shown.look(), badge()]);
+        await Promise.all([shown.look(all), badge()]);
         document.getElementById("trouble")?.remove();
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
@@ -75,6 +79,7 @@ async function start() {
           busy = true;
           return;
         }
+        isOld = true;
         trouble(error);
       }
       main.removeAttribute("aria-busy");
@@ -82,10 +87,18 @@ async function start() {
     busy = false;
   }
 
+  // What was said to be of today isn't on the next day. A comment that somebody is writing is worth more.
+  const day = new Date().toDateString();
+  function lookToday() {
+    const isWritten = [...document.querySelectorAll("textarea")].some((field) => field.value !== "");
+    if (new Date().toDateString() === day || isWritten) return look();
+    return location.reload();
+  }
+
   const state = document.getElementById("live");
   await look();
   if (busy) return;
-  live(look, (works) => {
+  live(lookToday, (works) => {
     state.className = works ? "live on" : "live off";
     fill(state, works ? "Live" : "Not connected");
   });
