@@ -152,7 +152,8 @@ def _is_content(exc: BaseException, failure: Failure) -> bool:
     if trees.kind(call.node) != "Call" or call.inner("func").text not in {"artifact", "mcp.artifact"}:
         return False
     if isinstance(exc, FileNotFoundError):
-        return isinstance(exc.filename, (str, bytes)) and not os.fsdecode(exc.filename).startswith("/")
+        path = os.fsdecode(exc.filename) if isinstance(exc.filename, (str, bytes)) else "/"
+        return not path.startswith("/") and _input(path) is None
     return type(exc) is TypeError and "os.PathLike" in str(exc)
 
 

@@ -139,7 +139,7 @@ function advice(error, servers, exported, start, inputs) {
       const copied = `fs.writeFileSync(${quoted(`/tmp/${input.split('/').at(-1)}`)}, fs.readFileSync(${quoted(`/workspace/in/${input}`)}))`;
       return `the operator's files can be read only; copy it first: ${copied}`;
     }
-    if (error.code === 'ENOENT' && error[OF_ARTIFACT] && !error.path.startsWith('/')) return OF_FILES;
+    if (error.code === 'ENOENT' && error[OF_ARTIFACT] && input === undefined && !error.path.startsWith('/')) return OF_FILES;
     if (error.code === 'ENOENT' && isRead) return missingFile(error.path, inputs, { hasInputs: start.has_inputs, inSession });
     if (error.code === 'EROFS' || (error.code === 'EACCES' && !isThere)) {
       return 'only /workspace and /tmp can be written; await artifact(path) keeps a file from there';
