@@ -65,7 +65,9 @@ def _request(
     program, args = os.fsdecode(programs[0]), [os.fsdecode(arg) for arg in args]
     if program == sys.executable and len(args) > 1 and Path(args[1]).is_relative_to(SUPPORT):
         args = args[1:]
-    elif program != COMMAND:
+    elif program == COMMAND:
+        args = [COMMAND, *args[1:]]
+    else:
         return None
     if not close_fds or not restored or before is not None:
         return None
