@@ -29,6 +29,7 @@ from mcp_bridge.governance.tool_names import tool_names
 from mcp_bridge.large_json import is_same_json
 from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import is_large, off_loop
+from mcp_bridge.policy.redaction.projection import is_blanked
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
 from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide, unconditional_denial
@@ -225,6 +226,8 @@ class Admission:
         if decision.effect != "approve" and not self._is_listed(tool, case, caller.step):
             return case, None, None
         case = await off_loop([tool.info.input_schema, case.arguments], case.with_announced, projector)
+        if await off_loop([case.arguments, case.recorded], lambda: case.is_blanked):
+            raise _too_many_values(case.names)
         question = case.question(decision)
         if self._is_dry:
             # It stays counted: what the rules say of the next one is what they would say in a run.
@@ -483,6 +486,12 @@ class _Case:
         left = {} if self.tool.is_operators else dict(with_defaults(self.tool.info.input_schema, given).defaults)
         return replace(self, left=left, announced=projector.trace(left))
 
+    @property
+    def is_blanked(self) -> bool:
+        """Whether nobody can be shown all of it once it waits, nor is it told from other calls then."""
+        given = self.filled.arguments if self.is_filled else self.arguments
+        return is_blanked(given, self.recorded) or is_blanked(self.left, self.announced)
+
     def call(self, step: StepContext | None, made: Mapping[int, int]) -> Call:
         info = self.tool.info
         return Call(self.names, self.judged, info.annotations, step, made, info.input_schema, self.filled.whole)
@@ -526,6 +535,15 @@ def _outdated(names: ToolNames) -> BridgeError:
         "approval_outdated",
         f"A person approved a call of {names} as its server listed it then; the server lists it differently now.",
         hint="Nothing was called. Run it again, and have the current version approved.",
+        tool=str(names),
+    )
+
+
+def _too_many_values(names: ToolNames) -> BridgeError:
+    return BridgeError(
+        "too_many_references",
+        f"Nobody can be asked about this call of {names}: the execution has too many sensitive values to show its own.",
+        hint="Nothing was called. Handle fewer sensitive values in one execution.",
         tool=str(names),
     )
 

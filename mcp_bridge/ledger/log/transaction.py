@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -31,6 +32,9 @@ ROWS = (64, 32, 16, 8, 4, 2)
 
 Each statement releases the interpreter's lock, and waits for a busy event loop to get it back.
 """
+
+_TOGETHER = 16 * ROWS[0]
+"""Statements that are looked at together, for those that can be one."""
 
 PART_BYTES = 1 << 20
 """Most bytes of payloads that are encrypted and inserted together."""
@@ -97,6 +101,25 @@ class Statement:
         return sum(len(value.data) for value in self.parameters if type(value) is Seal)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table, of which there may be very many: what is written of each is made on the writer's thread.
+
+    Attributes:
+        text: SQL that inserts one row.
+        parameters: Makes the parameters of each row, as those of a `Statement`. Their texts are valid Unicode.
+        size: The approximate number of bytes to be sealed.
+    """
+
+    text: str
+    parameters: Callable[[], Iterator[Sequence[Any]]]
+    size: int
+
+    def statements(self) -> Iterator[Statement]:
+        """A statement for each row."""
+        return (Statement(self.text, parameters) for parameters in self.parameters())
+
+
 @dataclass(slots=True)
 class Append:
     """An entry to be appended.
@@ -115,7 +138,7 @@ class Append:
         return self.posted.size
 
 
-Item: TypeAlias = "Statement | Append"
+Item: TypeAlias = "Statement | Rows | Append"
 
 
 class Transaction:
@@ -217,7 +240,26 @@ def authenticate(connection: sqlite3.Connection, master: MasterKey, row: Row) ->
 
 def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
     connection, log = transaction.connection, transaction.log
-    statements = [item for item in batch if isinstance(item, Statement)]
+    for items in _together(batch):
+        _execute(transaction, items)
+    _insert(
+        connection,
+        log,
+        [item.posted for item in batch if isinstance(item, Append) and (item.after is None or item.after.changed)],
+    )
+
+
+def _together(batch: Sequence[Item]) -> Iterator[Sequence[Statement]]:
+    """The statements of a batch in their order, some at a time: those of `Rows` aren't all made at once."""
+    statements = itertools.chain.from_iterable(
+        [item] if isinstance(item, Statement) else item.statements() if isinstance(item, Rows) else () for item in batch
+    )
+    while part := list(itertools.islice(statements, _TOGETHER)):
+        yield part
+
+
+def _execute(transaction: Transaction, statements: Sequence[Statement]) -> None:
+    connection, log = transaction.connection, transaction.log
     at = 0
     while at < len(statements):
         count = _alike(statements, at)
@@ -233,11 +275,6 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         if count == 1 and rows[0].row is not None and (rows[0].changed or rows[0].otherwise):
             transaction.authenticate(rows[0].row)
         at += count
-    _insert(
-        connection,
-        log,
-        [item.posted for item in batch if isinstance(item, Append) and (item.after is None or item.after.changed)],
-    )
 
 
 def _values(connection: sqlite3.Connection, log: Log, parameters: Sequence[Any]) -> list[Any]:

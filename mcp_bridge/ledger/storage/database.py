@@ -31,7 +31,7 @@ from mcp_bridge.ledger.log.quota import (
     measure,
 )
 from mcp_bridge.ledger.log.reading import master_of, open_for_inspection
-from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
+from mcp_bridge.ledger.log.transaction import Append, Rows, Statement, commit, posted, run
 from mcp_bridge.ledger.storage.cell_chains import KnownPrevious
 from mcp_bridge.ledger.storage.file_opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
@@ -39,7 +39,7 @@ from mcp_bridge.ledger.storage.position_file import PositionError
 from mcp_bridge.ledger.storage.storage_errors import code_of, identity, moved, not_read, not_written, unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -271,6 +271,10 @@ class Database:
             BridgeError: `bad_text`: a text isn't valid Unicode; nothing is posted.
         """
         self._post(Statement(statement, parameters, row))
+
+    def post_rows(self, statement: str, parameters: Callable[[], Iterator[Sequence[Any]]], size: int) -> None:
+        """Write rows before anything that is posted later, without waiting. As `Rows`."""
+        self._add(Rows(statement, parameters, size))
 
     def record(self, *entries: Entry) -> None:
         """Append entries to the log before anything that is posted later, without waiting.

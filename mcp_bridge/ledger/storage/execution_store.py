@@ -24,7 +24,7 @@ from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.log.entries import Entry
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who starts an execution: a person at the command line, or an agent, by the MCP server or from a sandbox."""
+
+_NUMBER_BYTES = 16
+"""About what a number takes as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,12 +623,19 @@ class ProgramStore:
 
     def store_values(self, execution: str, values: Mapping[str, str | float]) -> None:
         """Store the values behind an execution's references, in the transaction of what is recorded next."""
-        for name, value in values.items():
-            sealed = Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))
-            self._database.post(
-                "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (execution, name, sealed),
-            )
+        if not values:
+            return
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for name, value in values.items():
+                yield execution, name, Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))
+
+        # A hundred thousand, perhaps, of one text.
+        self._database.post_rows(
+            "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            rows,
+            sum(len(value) if isinstance(value, str) else _NUMBER_BYTES for value in values.values()),
+        )
 
     async def values(self, execution: str) -> dict[str, str | float | None]:
         """The values behind an execution's references, in the order of their storing; None for an erased one.

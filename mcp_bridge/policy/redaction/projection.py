@@ -66,6 +66,7 @@ _SEPARATOR = "\0"
 _SHORT_NUMBER = 1000
 
 _MARKERS = re.compile("|".join(map(re.escape, (TOMBSTONE, OVERSIZE, REDACTED))))
+_BLANKS = re.compile("|".join(map(re.escape, (OVERSIZE, REDACTED))))
 
 
 class Projector:
@@ -443,6 +444,20 @@ class Projector:
 
     def _put(self, value: Scalar) -> str:
         return reference_or_blank(self._references.put, value, self._subject)
+
+
+def is_blanked(value: Any, projected: Any) -> bool:
+    """Whether a projection of a value has blanks in the place of parts of it: other values have the same one, then.
+
+    Names that have become the same count as well: one of them is lost.
+    """
+    if projected is value:
+        return False
+    return _blanks(projected) != _blanks(value) or _names(projected) != _names(value)
+
+
+def _blanks(value: Any) -> int:
+    return sum(len(_BLANKS.findall(leaf)) for leaf in leaves(value) if isinstance(leaf, str))
 
 
 def _rebuilt(arguments: Any, text: Callable[[str], Any], key: Callable[[str], str], tool: ToolNames | str) -> Any:

@@ -15,6 +15,7 @@ from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.planned_calls import NOT_IN_PLAN, TOOL_CHANGED_SINCE_APPROVAL
 from mcp_bridge.governance.principals import Principal
+from mcp_bridge.policy.secrets import reference_limits
 from mcp_bridge.views.timeline import timeline, totals
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
@@ -466,6 +467,37 @@ async def test_a_truth_value_is_no_number_that_was_approved(shop, approved, want
         await switch(bridge, wanted)
         ran = await bridge.run(SWITCHED)
         assert (ran.status, shop.writes) == ("suspended", [])
+
+
+PAYS = """
+from mcp.servers import shop
+from mcp import MCPError
+await shop.look(what="4111 1111 1111 1111")
+try:
+    await shop.put(PUT)
+except MCPError as error:
+    print(error.code)
+"""
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        "to='DE89' + '370400440532013000'",
+        "to='x', what={'[REDACTED]': 1, 'DE89' + '370400440532013000': 2}",
+        "what=['4242 4242' + ' 4242 4242'] * 3",
+    ],
+)
+async def test_a_call_of_which_a_blank_would_be_kept_is_neither_asked_about_nor_listed(shop, monkeypatch, put):
+    monkeypatch.setattr(reference_limits, "MAX_REFERENCES", 1)
+    code = PAYS.replace("PUT", put)
+    async with shop.open() as bridge:
+        for dry in (False, True):
+            ran = await bridge.run(code, dry_run=dry, key=f"a key {dry}")
+            assert printed(ran) == "too_many_references\n"
+            assert not ran.planned
+        assert await approval_requests(bridge.programs.store, None) == []
+    assert shop.writes == []
 
 
 async def test_a_plan_is_for_one_run(shop):

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import sqlite3
 import sys
+import threading
 import time
 from contextlib import closing
 
@@ -20,10 +21,11 @@ from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.log.payloads import Denial, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.transaction import Seal
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import file_opening, schema
+from mcp_bridge.ledger.storage import execution_store, file_opening, schema
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -531,6 +533,27 @@ def execution(name, key="the key"):
     return StoredExecution(
         name, "program", "me", key, "r", "running", "hash", {"steps": []}, "agent", "owner", b"{}", None, None, 1.0
     )
+
+
+async def test_values_behind_references_are_prepared_on_the_writers_thread_and_kept_in_their_order(path, monkeypatch):
+    threads = set()
+
+    def seal(*args):
+        threads.add(threading.current_thread())
+        return Seal(*args)
+
+    monkeypatch.setattr(execution_store, "Seal", seal)
+    values = {f"r{number}": number if number % 3 else f"é{number}" for number in range(3_000)}
+    async with Database(path) as database:
+        store = ProgramStore(database)
+        assert await store.add(execution("one"))
+        store.store_values("one", {"first": "a"})
+        store.store_values("one", values)
+        store.store_values("one", {"r1": "another"})
+        await SqliteRecorder(database).append(Entry("intent", "one"))
+        assert list((await store.values("one")).items()) == [("first", "a"), *values.items()]
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_every_write_of_a_row_renews_its_mac(path):
