@@ -21,6 +21,7 @@ from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.approvals import decide as approve
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.ui.page_data import question
 
@@ -246,7 +247,7 @@ async def test_the_viewer_is_told_how_many_calls_a_question_is_about(governed):
         await bridge.run(code, dry_run=True)
         await bridge.run("from mcp.servers import local\nawait local.delete(name='d')")
         rows = await approval_requests(bridge.programs.store, "local", open_only=True)
-        assert sorted((question(row)["listed"] or 0) for row in rows) == [0, 3]
+        assert sorted((question(row, LOCAL_PRINCIPAL)["listed"] or 0) for row in rows) == [0, 3]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
