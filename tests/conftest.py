@@ -1,5 +1,6 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
+import gc
 import signal
 
 import forked_commands
@@ -43,6 +44,9 @@ def pytest_collection_finish(session):
     pytest-xdist 3.8 writes it to `_nodeid`, which pytest 9.2 has replaced by `_id`: each test would be a group of its own.
     Nothing else is to see it, or `--last-failed` wouldn't find a test of a group.
     """
+    # All tests and their modules are there until the end: no garbage collection has to look at them again.
+    gc.collect()
+    gc.freeze()
     names = {}
     if hasattr(session.config, "workerinput"):
         for item in session.items:
