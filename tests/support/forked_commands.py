@@ -203,11 +203,10 @@ def _become(asked, descriptors):
     )
     sys.stdout = sys.__stdout__ = _written(1, sys.stdout)
     sys.stderr = sys.__stderr__ = _written(2, sys.stderr)
-    bridge_identity = sys.modules["mcp_bridge.bridge_identity"]
-    identity = os.urandom(16).hex()
+    identity, own = sys.modules["mcp_bridge.bridge_identity"].INSTANCE_ID, os.urandom(16).hex()
     for module in list(sys.modules.values()):
-        if getattr(module, "INSTANCE_ID", None) == bridge_identity.INSTANCE_ID:
-            module.INSTANCE_ID = identity
+        if getattr(module, "INSTANCE_ID", None) == identity:
+            module.INSTANCE_ID = own
 
 
 def _show(command_line):
