@@ -521,7 +521,7 @@ def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_p
         (("execution", "show", "abc"), 2, "unknown_trace"),
         (("session", "show", "nobody"), 2, "unknown_session"),
         (("replay", "abc"), 2, "unknown_trace"),
-        (("event", "send", "paid", "--json"), 0, '{"executions": []}'),
+        (("event", "send", "paid", "--json"), 1, "nobody_waits"),
         (("event", "send", "paid", "--execution", "abc"), 2, "unknown_trace"),
     ],
 )

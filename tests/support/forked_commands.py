@@ -30,7 +30,7 @@ SUPPORT = Path(__file__).parent
 
 _MAX_MESSAGE = 100_000  # a packet of a socket
 _FIRST_FREE = 500  # above every descriptor that anything here asks for by number
-_SHOWN = 8_000  # bytes of a command line
+_SHOWN = 8_000  # bytes of a command line, and of an environment
 _PR_SET_CHILD_SUBREAPER = 36
 _MODULES = ("mcp_bridge.cli.app", "mcp_bridge.cli.commands.serve", "mcp_bridge.host.bridge", "mcp_bridge.server.app")
 
@@ -146,7 +146,7 @@ def _waiting_process(locale, _process):
         os.posix_spawn(
             sys.executable,
             [sys.executable, __file__, str(theirs.fileno()), " " * _SHOWN],
-            dict(locale),
+            {**dict(locale), "ROOM": " " * _SHOWN},
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
         )
     return ours
@@ -193,9 +193,9 @@ def _become(asked, descriptors):
     for number, other in zip(asked["numbers"], aside, strict=True):
         os.dup2(other, number)
         os.close(other)
-    _show(asked["shown"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    _show(asked["shown"], [f"{name}={value}" for name, value in asked["env"].items()])
     sys.argv[:] = asked["args"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(
@@ -209,13 +209,14 @@ def _become(asked, descriptors):
             module.INSTANCE_ID = own
 
 
-def _show(command_line):
-    """Have `ps` show these arguments, cut where there is no room for more."""
-    # Fields 48 and 49 (proc_pid_stat(5)); the second field may have spaces.
-    start, end = map(int, Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[45:47])
-    text = b"".join(os.fsencode(part) + b"\0" for part in command_line)
-    ctypes.memset(start, 0, end - start)
-    ctypes.memmove(start, text, min(len(text), end - start - 1))
+def _show(command_line, environment):
+    """Have `/proc` show these, cut where there is no room for more."""
+    # Fields 48 to 51 (proc_pid_stat(5)); the second field may have spaces.
+    places = map(int, Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[45:49])
+    for words, start, end in zip((command_line, environment), places, places, strict=True):
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, min(len(text), end - start - 1))
 
 
 def _written(number, before):

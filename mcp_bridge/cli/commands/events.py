@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,12 +14,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from mcp_bridge.cli.commands.resumed import ResumedExecution
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 NOT_SENT = "not sent"
 """In place of an execution's status: it didn't get the event."""
@@ -66,20 +69,15 @@ def send(
         check_name(name)
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")
         unprintable: list[OSError] = []
+        recipients = partial(_recipients, execution, principal or LOCAL_PRINCIPAL.name, name)
 
         async def sent(bridge: Bridge) -> list[ResumedExecution]:
             from mcp_bridge.cli.commands.resumed import ResumedExecution, resumed_execution
             from mcp_bridge.cli.terminal_prompts import terminal
-            from mcp_bridge.executions.waits.event_sending import executions_awaiting
 
             store = bridge.programs.store
-            if execution is None:
-                whose = principal or LOCAL_PRINCIPAL.name
-                ids = [row.id for row in await executions_awaiting(store, bridge.lifecycle.recorder, whose, name)]
-            else:
-                ids = [(await argument_decoding.execution(store, execution)).id]
             records = []
-            for ident in ids:
+            for ident in await recipients(store, bridge.lifecycle.recorder):
                 record: Mapping[str, Any] | None = None
                 try:
                     stored = await argument_decoding.execution(store, ident)
@@ -100,8 +98,9 @@ def send(
             return records
 
         configuration = configuration_loading.configure(named)
-        _refuse_unknown(configuration, execution)
-        records = run_with_bridge(configuration, sent) if has_begun(configuration.settings.state_dir) else []
+        if not has_begun(configuration.settings.state_dir):
+            _refuse_where_nobody_is(configuration, recipients)
+        records = run_with_bridge(configuration, sent)
         if unprintable:
             raise unprintable[0]
         if as_json:
@@ -116,21 +115,38 @@ def send(
     finish(work, as_json=as_json)
 
 
-def _refuse_unknown(configuration: configuration_loading.Configuration, execution: str | None) -> None:
-    """Where no ledger has begun, there is no execution, and nobody waits. None begins: a backup may be for there.
+async def _recipients(
+    execution: str | None, principal: str, name: str, store: ProgramStore, recorder: Recorder
+) -> list[str]:
+    """The ids of the execution that is named, or of a principal's that wait for an event.
 
     Raises:
-        BridgeError: `unknown_trace`, if an execution is named; as `read_database`.
+        BridgeError: As `argument_decoding.execution`; `nobody_waits`.
     """
-    if execution is None or has_begun(configuration.settings.state_dir):
-        return
+    from mcp_bridge.executions.waits.event_sending import executions_awaiting
 
-    async def found(database: Database) -> None:
+    if execution is not None:
+        return [(await argument_decoding.execution(store, execution)).id]
+    return [row.id for row in await executions_awaiting(store, recorder, principal, name)]
+
+
+def _refuse_where_nobody_is(
+    configuration: configuration_loading.Configuration,
+    recipients: Callable[[ProgramStore, Recorder], Awaitable[list[str]]],
+) -> None:
+    """Where no ledger has begun, say who isn't there. None begins: a backup may be to be restored there.
+
+    Raises:
+        BridgeError: As `recipients` of an empty ledger.
+    """
+
+    async def looked(database: Database) -> None:
+        from mcp_bridge.ledger.log.recorder import SqliteRecorder
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-        await argument_decoding.execution(ProgramStore(database), execution)
+        await recipients(ProgramStore(database), SqliteRecorder(database))
 
-    read_database(configuration.settings, found)
+    read_database(configuration.settings, looked)
 
 
 def _print_sent(one: ResumedExecution, named: Path | None) -> list[OSError]:
