@@ -39,13 +39,15 @@ def test_a_forked_process_has_what_an_ordinary_one_has(monkeypatch, tmp_path, op
 
     with (tmp_path / "kept").open("w") as file:
         kept = file.fileno()
-        given = {"pass_fds": (kept,), "stdout": subprocess.PIPE, **options}
+        # Without one of its own, a process also has what C libraries have put into this one's: LINES of readline.
+        given = {"pass_fds": (kept,), "stdout": subprocess.PIPE, "env": dict(os.environ), **options}
         forked = looked(monkeypatch, start, "an argument", "", **given)
         ordinary = looked(monkeypatch, forked_commands._start_process, "an argument", "", **given)
     assert began == [True]
-    assert forked == ordinary
-    found, status = forked
-    assert (status, found["read"], found["parent"]) == (7, "read \xe9", os.getpid())
+    (found, status), (expected, expected_status) = forked, ordinary
+    assert [(name, found[name], expected[name]) for name in expected if found[name] != expected[name]] == []
+    assert (status, expected_status) == (7, 7)
+    assert (found["read"], found["parent"]) == ("read \xe9", os.getpid())
     assert found["descriptors"] == [0, 1, 2, kept]
 
 
