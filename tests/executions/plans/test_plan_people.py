@@ -149,7 +149,7 @@ def test_the_command_line_makes_dry_runs_and_shows_the_list_whole(hosts, tmp_pat
     assert (row["status"], row["dry_run"]) == ("suspended", True)
     approved = command(config, "approvals", "approve", f"{first['execution']}.1")
     assert "approved" in approved
-    hosts.start(run={"code": HEAD + 'await local.careful(text="x\\u202e\\u0430\\n1. y")', "key": None})
+    ended(hosts.start(run={"code": HEAD + 'await local.careful(text="x\\u202e\\u0430\\n1. y")', "key": None}))
     # It has made its calls since.
     assert "run dry" not in command(config, "execution", "list")
 
