@@ -40,7 +40,8 @@ def test_a_forked_process_has_what_an_ordinary_one_has(monkeypatch, tmp_path, op
     with (tmp_path / "kept").open("w") as file:
         kept = file.fileno()
         # Without one of its own, a process also has what C libraries have put into this one's: LINES of readline.
-        given = {"pass_fds": (kept,), "stdout": subprocess.PIPE, "env": dict(os.environ), **options}
+        env = {key: value for key, value in os.environ.items() if not forked_commands._changes_start({key: value})}
+        given = {"pass_fds": (kept,), "stdout": subprocess.PIPE, "env": env, **options}
         forked = looked(monkeypatch, start, "an argument", "", **given)
         ordinary = looked(monkeypatch, forked_commands._start_process, "an argument", "", **given)
     assert began == [True]
@@ -60,7 +61,7 @@ def test_a_forked_process_is_killed_and_waited_for_as_any_child(monkeypatch):
     assert not Path(f"/proc/{process.pid}").exists()
 
 
-@pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "PYTHONWARNINGS"])
+@pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "PYTHONUNBUFFERED"])
 def test_what_is_read_before_a_program_begins_has_it_started_in_the_ordinary_way(monkeypatch, name):
     asked = []
 
@@ -69,6 +70,8 @@ def test_what_is_read_before_a_program_begins_has_it_started_in_the_ordinary_way
         return forked_commands._start_process(*given)
 
     monkeypatch.setattr(subprocess, "_fork_exec", start)
+    # Whether this process has it, too, or not.
+    monkeypatch.setenv(name, "")
     env = {"PATH": os.environ["PATH"], name: ""}
     subprocess.run([forked_commands.COMMAND, "version"], env=env, check=True, stdout=subprocess.DEVNULL)
     assert asked == [None]

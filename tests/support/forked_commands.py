@@ -75,7 +75,7 @@ def _request(
         return None
     environment = os.environb if env is None else dict(entry.split(b"=", 1) for entry in env)
     environment = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
-    if _of_start(environment).items() - os.environ.items() or not _can_be_entered(cwd):
+    if _changes_start(environment) or not _can_be_entered(cwd):
         return None
     if any(signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         return None
@@ -108,9 +108,9 @@ def _has_streams_of_its_own(*given):
     return True
 
 
-def _of_start(environment):
-    """What is read of an environment before the first line of a program, but for the locale."""
-    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_", "MALLOC_"))}
+def _changes_start(environment):
+    """Whether an environment has what is read before the first line of a program, but for the locale."""
+    return any(name.startswith(("PYTHON", "LD_", "MALLOC_")) for name in environment)
 
 
 def _of_locale(environment):
