@@ -655,12 +655,28 @@ def test_doctor_tries_the_rest_where_the_state_directory_cant_be_used(configure,
     assert report["findings"][-1]["code"] == "script"
 
 
+LOGGING_DOCTOR = """
+import logging, sys
+from mcp_bridge.cli import main
+from mcp_bridge.cli.commands import doctor
+
+prepare = doctor._prepare
+
+def logged(settings):
+    logging.getLogger("mcp_bridge").info("it is so")
+    return prepare(settings)
+
+doctor._prepare = logged
+main()
+"""
+
+
 def test_doctor_shows_nothing_that_is_logged_for_information_between_its_findings(configure, tmp_path):
     setup = configure(log_level="info", log_file=str(tmp_path / "bridge.log"))
-    shown = setup.run("doctor")
-    assert shown.returncode == 0
+    command = [sys.executable, "-c", LOGGING_DOCTOR, "--config", str(setup.config), "doctor"]
+    shown = subprocess.run(command, env=setup.env, cwd=setup.home, capture_output=True, check=True, timeout=100)
     assert b"INFO" not in shown.stdout + shown.stderr
-    assert "INFO" in (tmp_path / "bridge.log").read_text()
+    assert "INFO mcp_bridge: it is so" in (tmp_path / "bridge.log").read_text()
 
 
 def test_doctor_says_that_the_ledger_has_no_room(configure):
