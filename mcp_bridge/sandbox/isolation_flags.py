@@ -33,7 +33,9 @@ MASKED = (
 """Files that reveal the host and that scripts don't need; the engines mask further ones themselves."""
 
 PODMAN = (
-    "--read-only-tmpfs=false",  # otherwise /run and /var/tmp are writable, executable and unlimited
+    # Otherwise /run and /var/tmp are writable, executable and unlimited. From 4.7 on it makes /dev and /dev/shm
+    # read-only, too: /dev/shm is mounted like the other scratch directories.
+    "--read-only-tmpfs=false",
     "--no-hosts",  # otherwise /etc/hosts names the host
     "--http-proxy=false",  # otherwise the host's proxy variables, with passwords, are passed on
     "--systemd=false",  # otherwise a command called init gets writable mounts
@@ -210,7 +212,7 @@ def run_argv(
         *_limits(choice, spec),
         *_tmpfs("/tmp", spec.limits.tmp),  # noqa: S108 - the container's
         *_tmpfs("/workspace", spec.limits.workspace),
-        f"--shm-size={spec.limits.shm}",
+        *_tmpfs("/dev/shm", spec.limits.shm),  # noqa: S108 - the container's
         *(f"--env={name}" for name in unset if name not in spec.environment and choice.engine == "docker"),
         *(f"--env={name}={value}" for name, value in spec.environment.items()),
         spec.image,
