@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import random
 import shutil
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
+logger = logging.getLogger(__name__)
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -66,7 +68,7 @@ RETRY_SECONDS = 0.25
 """Pause between two attempts to kill a container that exists but isn't running yet."""
 
 REMOVALS = 3
-"""How often to try to remove a container that ends at the same moment."""
+"""How often to try to remove a container: it may end at the same moment, or the engine's store be locked for long."""
 
 ID_POLL_SECONDS = 0.004
 """How often to poll for the id file. Creation takes 100 ms and more."""
@@ -99,10 +101,10 @@ _INHERITED = (
 """The variables that a `run` client inherits. It lives as long as the sandbox, and must not hold our API keys."""
 
 OOM_NAME = "oom"
-"""The file that podman's monitor writes to its working directory when the control group runs out of memory."""
+"""The file that podman's monitor writes to its working directory when the control group runs out of memory. Later
+versions (2.1.13 does) write it only where `--rm` removes it at once: with them, such an end is one by SIGKILL."""
 
 _MISSING = ("no such container", "no container with", "does not exist", "is already in progress")
-_JUST_ENDED = ("could not be stopped", "container state improper")
 _NOT_RUNNING = ("is not running", "can only kill running containers", "container state improper")
 
 
@@ -240,14 +242,18 @@ class CliEngine(Engine):
         self._killed.add(container_id)
         # By default Podman's `rm --force` sends SIGTERM first and waits for ten seconds.
         at_once = ("--time=0",) if self.name == "podman" and self.choice.at_least(4) else ()
-        for _ in range(REMOVALS):
-            result = await self._command("rm", "--force", *at_once, container_id)
-            # Podman's `rm` fails if the container ends between its look at it and its kill.
-            if not result.returncode or not _mentions(result, _JUST_ENDED):
-                break
-            await anyio.sleep(RETRY_SECONDS)
-        if result.returncode and not _mentions(result, _MISSING):
-            raise self._error(result)
+        for attempt in range(1, REMOVALS + 1):
+            try:
+                result = await self._command("rm", "--force", *at_once, container_id)
+            except BridgeError as error:
+                if error.code != "engine_failed" or attempt == REMOVALS:
+                    raise
+            else:
+                if not result.returncode or _mentions(result, _MISSING):
+                    return
+                if attempt == REMOVALS:
+                    raise self._error(result)
+            await anyio.sleep(RETRY_SECONDS * attempt)
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
         """All containers with a label. For Docker, `labels` contains only our own two labels.
@@ -458,8 +464,13 @@ class CliProcess(PipedProcess):
 
     async def _remove(self) -> None:
         """Remove the container by id, and by name in case its id was never reported."""
-        with contextlib.suppress(BridgeError):
-            await self._engine.remove(self._read_id() or self._name)
+        container = self._read_id() or self._name
+        try:
+            await self._engine.remove(container)
+        except BridgeError as error:
+            logger.warning(
+                "the container %s may be left behind until a bridge starts, which removes it then: %s", container, error
+            )
         if self._engine.has_monitors and text_of(file := self._folder / MONITOR_NAME):
             # A client that has seen its container end removes it and exits.
             await end_monitor(file)
