@@ -112,7 +112,8 @@ class SecretFile:
         Raises:
             BridgeError: As `set`.
         """
-        return self.edit(lambda secrets: secrets.pop(secret_id, None) is not None)
+        # Where it isn't there, nothing is made: neither a directory nor a lock in it.
+        return secret_id in self.read() and self.edit(lambda secrets: secrets.pop(secret_id, None) is not None)
 
     def edit(self, change: Callable[[dict[str, str]], T]) -> T:
         """Change the secrets, with no other writer in between; what `change` returns.
