@@ -156,7 +156,9 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Res
             lost = KEY_FILE in means.lost
             vkey = key_rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
             # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
-            entry = recorded_losses.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            entry = recorded_losses.record_restore(
+                staging / FILE_NAME, master, means.by, found.restored.made, old_key_is_lost=OLD_KEY in means.lost
+            )
             place_all(staging, directory)
         except OSError as exc:
             raise BridgeError(

@@ -521,6 +521,12 @@ def test_what_is_lost_for_good_is_gone_on_without(till, name, kind):
     till.run("approvals", "approve", till.waiting, "--resume")
     assert done(till) == [*before, f"charge {CARD}"]
     till.run("audit", "verify")
+    # What is lost was said once: the next backup doesn't ask for it again.
+    assert OLD_KEY not in till.run("backup", "--without-keys", till.folder / "next", "--json").json["apart"]
+    file, _, stdin = made(till, "passphrase", "later")
+    shutil.rmtree(till.state)
+    till.run("restore", file, stdin=stdin)
+    till.run("audit", "verify")
 
 
 def test_what_is_there_is_not_lost_and_the_master_key_cannot_be(till):
