@@ -270,6 +270,12 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
                 )
             case "in_doubt":
                 lines += _doubt(row, ident, config)
+            case "program" if not row["waiting"]:
+                # The program was settled, decided on or resumed meanwhile, and may have ended.
+                resume = command(f"execution resume {ident}", config)
+                lines.append(
+                    f"the program {escape_name(str(row['name']))} of {escape_name(row['step'])} waits no more: {resume}"
+                )
             case "program":
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)

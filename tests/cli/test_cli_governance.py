@@ -527,6 +527,9 @@ def test_a_doubt_of_a_program_that_a_script_waits_for_is_shown_with_where_it_is_
         "0#1 waits for the program p: mcp-bridge execution show abcdef",
         "  s\\x1b is in doubt: pay\\x1b may have been called: mcp-bridge execution show abcdef",
     ]
+    assert terminal_output.next_steps([row | {"waiting": []}], "0" * 16, None) == [
+        f"the program p of 0#1 waits no more: mcp-bridge execution resume {'0' * 16}",
+    ]
 
 
 @pytest.mark.parametrize("wide", "漢\u1b44\u1bf2\u1715\u4dc0\u3248\u00a7", ids=lambda char: f"{ord(char):04x}")

@@ -159,7 +159,8 @@ export function executionPage(main, id, refresh) {
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
     if (row.kind === "program") {
       return notice("warn", "The call ", step, " waits for the program ",
-        h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name), ".");
+        h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name),
+        row.waiting.length ? "." : [", which waits no more. It goes on when it is resumed: ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), "."]);
     }
     const what = row.kind === "event" ? " waits for the event " : " waits for the outcome of ";
     return notice("warn", "The step ", step, what, h("code", {}, row.name), row.due ? ` until ${moment(row.due)}` : "", ". Resume it with ",
