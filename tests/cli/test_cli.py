@@ -36,6 +36,7 @@ from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.host import engine_setup
 from mcp_bridge.ledger.storage.storage_errors import unusable
 from mcp_bridge.settings import Settings
@@ -632,8 +633,14 @@ def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure,
     state = tmp_path / "state"
     knows_the_sandbox(state, setup.state_dir)
     env = {"MCP_BRIDGE_STATE_DIR": str(state)}
-    assert setup.run("doctor", env=env).returncode == 0
-    assert not [path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name]
+    # Of a doctor that was killed, and of one that is at work.
+    (state / "doctor-killed").mkdir()
+    (state / "doctor-killed/ledger.sqlite").touch()
+    (state / "doctor-busy").mkdir()
+    with locked_directory(state / "doctor-busy"):
+        assert setup.run("doctor", env=env).returncode == 0
+    names = {path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name}
+    assert names == {"doctor-busy"}
     (state / "checkpoint.key").write_bytes(bytes(32))
     (state / "ledger.sqlite").write_bytes(b"damaged" * 1000)
     ended = setup.run("doctor", "--json", env=env)
