@@ -43,6 +43,7 @@ from mcp_bridge.ledger.witness import witness_files, witness_head
 from mcp_bridge.private_files import KEY_BYTES, private_directory
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
@@ -351,10 +352,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreO
             there.add(MASTER)
         apart = tuple(name for name in needs(ledger) if name not in there)
         origin, vkey = ledger.origin, ledger.vkey
-        rows = ledger.connection.execute(
-            "SELECT status, count(*) FROM executions WHERE status IN ('running', 'suspended') GROUP BY status"
-        )
-        going: dict[str, int] = dict(rows.fetchall())
+        going = resumable(ledger.connection)
         rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
         targets = tuple(str(target) for (target,) in rows)
     log = file_verification.verify_file(
@@ -376,6 +374,16 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreO
         witness_files.STATE_FILE in said.get("files", ()) and witness_head.KEY_FILE in small,
     )
     return _Found(small, apart, restored)
+
+
+def resumable(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many executions can be resumed, by their stored status."""
+    rows = connection.execute(
+        "SELECT status, count(*) FROM executions WHERE status IN ('running', 'interrupted', 'suspended')"
+        # An interrupted script without a key can't be; a suspended one has a key, if only a generated one.
+        " AND NOT (status <> 'suspended' AND kind = 'script' AND key IS NULL) GROUP BY status"
+    )
+    return dict(rows.fetchall())
 
 
 def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.MasterKey | None:

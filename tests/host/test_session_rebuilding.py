@@ -568,11 +568,16 @@ async def test_a_session_that_had_nothing_before_it_was_lost_names_no_cell_to_fo
 
 async def test_an_interrupted_cell_of_a_command_says_that_the_session_ends_with_the_command(sandboxes):
     async with sandboxes.open() as bridge:
-        for cell in (1, 2):
-            record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+        record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+        way = "to start over, end it: mcp-bridge session end s"
+        assert record.notices[-1].endswith(f"can't be rebuilt past this cell; {way}")
+        await bridge.run("x = 1", session="t")
+        for cell in (2, 3):
+            record = await bridge.run("while True: pass", session="t", timeout=1, starter="operator")
             assert record.session["cell"] == cell
-            way = "fork it: --session NAME --fork s@1" if cell > 1 else "end it: mcp-bridge session end s"
-            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; to go on from before it, {way}")
+            # The cell just before has left nothing, the second time.
+            way = "to go on from before it, fork it: --session NAME --fork t@1"
+            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; {way}")
 
 
 RACES = {

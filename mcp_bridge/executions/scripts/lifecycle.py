@@ -77,7 +77,7 @@ from mcp_bridge.executions.sessions.cell_placement import (
     placement_guard,
     previous_of,
 )
-from mcp_bridge.executions.sessions.sessions import chain
+from mcp_bridge.executions.sessions.sessions import chain, fork_point
 from mcp_bridge.executions.status import ENDED_BY_ITSELF, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
@@ -751,7 +751,9 @@ class Scripts:
         """End a run for good."""
         script = active.script
         if record.session is not None and "interrupted" in record.session:
-            record.notices.append(_told_of_interruption(record.session, active.job.client.starter))
+            stored = await self._store.execution(script.execution)
+            forkable = None if stored is None else await fork_point(self._store, self._principal, stored)
+            record.notices.append(_told_of_interruption(record.session, active.job.client.starter, forkable))
         record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:
@@ -942,19 +944,26 @@ def _sessions(job: Job, key: str | None) -> list[str | None]:
     return [own, begun_dry] if cell.number <= 2 else [own]  # noqa: PLR2004  (the first cell, and one after it)
 
 
-def _told_of_interruption(cell: CellFields, starter: Starter) -> str:
-    """What is told of a cell that was interrupted at its time-out: what becomes of its session."""
+def _told_of_interruption(cell: CellFields, starter: Starter, forkable: str | None) -> str:
+    """What is told of a cell that was interrupted at its time-out: what becomes of its session.
+
+    Args:
+        cell: The cell.
+        starter: Who has started it.
+        forkable: The last cell before it that a fork can continue from, or None.
+    """
     name = cell["name"]
     if starter == "agent":
         return (
             f"the cell was interrupted, and the session {name!r} continues; if its "
             "sandbox is lost, it can't be rebuilt past this cell"
         )
-    before = cell["cell"] - 1
-    way = f"fork it: --session NAME --fork {name}@{before}" if before else f"end it: mcp-bridge session end {name}"
+    way = f"to start over, end it: mcp-bridge session end {name}"
+    if forkable:
+        way = f"to go on from before it, fork it: --session NAME --fork {forkable}"
     return (
         f"the cell was interrupted, and a command's sandbox ends with the command: the session {name!r} can't be"
-        f" rebuilt past this cell; to go on from before it, {way}"
+        f" rebuilt past this cell; {way}"
     )
 
 
