@@ -12,8 +12,8 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
+from mcp_bridge.executions.scripts import answer_order
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
-from mcp_bridge.executions.scripts import replay
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
@@ -618,9 +618,9 @@ async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_sessi
         await bridge.run(
             "import time\nfrom mcp.servers import faulty\nawait faulty.echo('a')\nprint(time.time())", session="s"
         )
-        for most, runs in ((replay.MAX_PACED_SECONDS, 2), (0.0, 1)):
+        for most, runs in ((answer_order.MAX_PACED_SECONDS, 2), (0.0, 1)):
             told = []
-            monkeypatch.setattr(replay, "MAX_PACED_SECONDS", most)
+            monkeypatch.setattr(answer_order, "MAX_PACED_SECONDS", most)
             put_away(bridge)
             error = await refused(bridge.run, "1", session="s", notify=told.append)
             assert (error.code, error.details["what"]) == ("session_lost", "stdout")

@@ -405,6 +405,35 @@ await local.again({text: "c"});
     assert hosts.run(code)["status"] == "cancelled"
 
 
+async def test_a_script_that_depends_on_how_long_a_call_took_goes_on_at_the_pace_of_its_calls(either):
+    hosts = either
+    code = {
+        "python": """
+import asyncio
+task, n = asyncio.ensure_future(local.once(text="slow", seconds=1.5)), 0
+while not task.done():
+    await asyncio.sleep(0.3)
+    n += 1
+print(await local.once(text="soon" if n == 1 else "late"))
+await local.again(text="end")
+""",
+        "javascript": """
+let done = false, n = 0;
+local.once({ text: "slow", seconds: 1.5 }).then(() => { done = true; });
+while (!done) {
+  await new Promise((next) => setTimeout(next, 300));
+  n += 1;
+}
+console.log(await local.once({ text: n === 1 ? "soon" : "late" }));
+await local.again({ text: "end" });
+""",
+    }
+    hosts.run(code, die="before:again end")
+    record = hosts.run(code)
+    assert (record["status"], record["stdout"]) == ("success", "once:late\n"), record["error"]
+    assert hosts.done == ["once slow", "once late", "again end"]
+
+
 # Of what tools a server's functions are made is not recorded, nor which are offered for a name that never is one.
 CHANGING = {
     "python": """
