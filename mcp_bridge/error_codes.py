@@ -889,7 +889,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "`chmod 600`, and change secrets that somebody may have read."),
         "secrets_file_unwritable": Description(
             "The file of secrets can't be written.",
-            "Free the disk, or set `MCP_BRIDGE_STATE_DIR`; remove something where it would be over 16 MiB."),
+            "Free the disk, or mount it writable; remove something where it would be over 16 MiB."),
         "unknown_secret": Description("No such secret is stored.", "`mcp-bridge secret list` has them.", exit_status=2),
     }),
     Group("Principals over HTTP",

@@ -9,8 +9,11 @@ from mcp_bridge.lookalikes import is_foreign, is_seen, skeleton
 # At either end, and next to another: where a space can't be seen, or not how many there are.
 _SPACES = re.compile(r"^ +| +$|(?<= ) +")
 
-# Controls but newlines and tabs, what turns text around, line separators, and lone surrogates.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Controls but newlines and tabs, what turns text around, line separators, what has no width and joins no letters (as
+# U+200C and U+200D do in some languages), and lone surrogates.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def escape_controls(text: str) -> str:

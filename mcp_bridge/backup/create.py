@@ -84,7 +84,7 @@ LEFT_OUT = (
     # A refresh token that was replaced since must not be used again: that would end the login, and look like a theft.
     secret_stores.LOGINS_FILE_NAME,
     # What is found out anew, and packages, of which the ledger has what each run was given.
-    *("catalog", "probe-*", "packages"),
+    *("catalog", "probe-*", "doctor-*", "packages"),
     # Whoever can write to a backup's place could have the user trust their folders.
     "trust",
     # What was changed in this machine's clients.

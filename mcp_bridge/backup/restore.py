@@ -43,6 +43,7 @@ from mcp_bridge.ledger.witness import witness_files, witness_head
 from mcp_bridge.private_files import KEY_BYTES, private_directory
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
@@ -156,7 +157,9 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Res
             lost = KEY_FILE in means.lost
             vkey = key_rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
             # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
-            entry = recorded_losses.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            entry = recorded_losses.record_restore(
+                staging / FILE_NAME, master, means.by, found.restored.made, old_key_is_lost=OLD_KEY in means.lost
+            )
             place_all(staging, directory)
         except OSError as exc:
             raise BridgeError(
@@ -349,10 +352,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreO
             there.add(MASTER)
         apart = tuple(name for name in needs(ledger) if name not in there)
         origin, vkey = ledger.origin, ledger.vkey
-        rows = ledger.connection.execute(
-            "SELECT status, count(*) FROM executions WHERE status IN ('running', 'suspended') GROUP BY status"
-        )
-        going: dict[str, int] = dict(rows.fetchall())
+        going = resumable(ledger.connection)
         rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
         targets = tuple(str(target) for (target,) in rows)
     log = file_verification.verify_file(
@@ -374,6 +374,16 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: RestoreO
         witness_files.STATE_FILE in said.get("files", ()) and witness_head.KEY_FILE in small,
     )
     return _Found(small, apart, restored)
+
+
+def resumable(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many executions can be resumed, by their stored status."""
+    rows = connection.execute(
+        "SELECT status, count(*) FROM executions WHERE status IN ('running', 'interrupted', 'suspended')"
+        # An interrupted script without a key can't be; a suspended one has a key, if only a generated one.
+        " AND NOT (status <> 'suspended' AND kind = 'script' AND key IS NULL) GROUP BY status"
+    )
+    return dict(rows.fetchall())
 
 
 def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.MasterKey | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.settings import Settings
 
 T = TypeVar("T")
@@ -110,8 +111,8 @@ def run_with_database(
             full disk, or end before its recorded position.
 
     Raises:
-        BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
-            `key_unusable`, `keyring_missing`, `state_unusable`; as the work.
+        BridgeError: `database_unusable` (there is none, too), `database_busy`, `database_newer`, `ledger_damaged`,
+            `key_missing`, `key_unusable`, `keyring_missing`, `state_unusable`; as the work.
     """
     import anyio
 
@@ -123,6 +124,8 @@ def run_with_database(
     from mcp_bridge.private_files import state_directory
     from mcp_bridge.sandbox.ownership import owner_label
 
+    require_ledger(settings)
+
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
@@ -131,6 +134,7 @@ def run_with_database(
                 return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:
             if database.is_new:
+                # Whoever made the file was ended before it could begin the log.
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, config.retention())
             await tidy(database, Files(settings.state_dir, config.max_files_size), config)
             return await work(database)
@@ -170,6 +174,40 @@ def read_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) 
         ) from None
     with made as folder:
         return anyio.run(opened, folder)
+
+
+def refuse_without_ledger(settings: Settings, look: Callable[[Database], Awaitable[object]]) -> None:
+    """Where no ledger has begun, say that there isn't what a command changes. None begins: a backup may be for there.
+
+    Args:
+        settings: The settings, which locate the ledger.
+        look: Looks for it, here in an empty ledger, and raises what says that it isn't there.
+
+    Raises:
+        BridgeError: As `look`, and as `read_database`.
+    """
+    if not has_begun(settings.state_dir):
+        read_database(settings, look)
+
+
+async def find_execution(database: Database, ident: str) -> StoredExecution:
+    """As `argument_decoding.execution`, of a database."""
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+    return await argument_decoding.execution(ProgramStore(database), ident)
+
+
+def require_ledger(settings: Settings) -> None:
+    """Refuse to go on where no ledger has begun.
+
+    Raises:
+        BridgeError: `database_unusable`.
+    """
+    from mcp_bridge.ledger.log import reading
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
+
+    if not has_begun(settings.state_dir):
+        reading.require(settings.state_dir / FILE_NAME)
 
 
 def has_begun(directory: Path) -> bool:

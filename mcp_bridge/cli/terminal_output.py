@@ -270,6 +270,12 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
                 )
             case "in_doubt":
                 lines += _doubt(row, ident, config)
+            case "program" if not row["waiting"]:
+                # The program was settled, decided on or resumed meanwhile, and may have ended.
+                resume = command(f"execution resume {ident}", config)
+                lines.append(
+                    f"the program {escape_name(str(row['name']))} of {escape_name(row['step'])} waits no more: {resume}"
+                )
             case "program":
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)
@@ -309,13 +315,10 @@ def unresolved(record: Mapping[str, Any]) -> list[str]:
 
 
 def _unmentioned_failures(record: Mapping[str, Any]) -> list[str]:
-    """Failures that the execution's error doesn't mention: of nested steps, and of compensations."""
-    failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
-    lines = [
-        f"{escape_name(row['id'])}: {hung(': '.join(filter(None, (row['error'], row.get('why')))))}"
-        for row in failed
-        if row["error"] not in record["error"]
-    ]
+    """A line for each failure that the execution's error doesn't mention, as far as they are shown."""
+    from mcp_bridge.executions.programs.record import unmentioned_failures
+
+    lines = [f"{escape_name(step)}: {hung(error)}" for step, error in unmentioned_failures(record)]
     more = len(lines) - MAX_FAILURES
     return [*lines[:MAX_FAILURES], *([f"and {more} more"] if more > 0 else [])]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.record import abridged
 from mcp_bridge.executions.status import RESUMABLE, UNFINISHED, effective_status, not_suspended, refuse_erased
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
@@ -109,7 +110,7 @@ async def requests_to(
 
 
 async def with_decisions(store: ProgramStore, execution: str, waiting: Sequence[WaitingRow]) -> list[WaitingRow]:
-    """What an execution waits for, with what a person has decided of it since.
+    """What an execution waits for, with what a person has decided of it since, and what its programs wait for now.
 
     Args:
         store: The store of approvals.
@@ -124,10 +125,19 @@ async def with_decisions(store: ProgramStore, execution: str, waiting: Sequence[
         if row["kind"] == "approval" and row["effect"] in decided:
             found.append({**row, "decided": decided[row["effect"]]})
         elif "waiting" in row:
-            found.append({**row, "waiting": await with_decisions(store, row["execution"], row["waiting"])})
+            found.append({**row, "waiting": await _awaited_by_program(store, row["execution"], row["waiting"])})
         else:
             found.append(row)
     return found
+
+
+async def _awaited_by_program(store: ProgramStore, execution: str, waiting: Sequence[WaitingRow]) -> list[WaitingRow]:
+    """What a program that a script waits for waits for now: a person may have settled a call, or resumed it, since."""
+    program = await store.execution(execution)
+    if program is not None and program.record is not None:
+        is_suspended = effective_status(program) == "suspended"
+        waiting = [abridged(row) for row in program.record["waiting"]] if is_suspended else []
+    return await with_decisions(store, execution, waiting)
 
 
 def require_approver(principal: Principal) -> None:

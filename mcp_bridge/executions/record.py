@@ -103,6 +103,14 @@ class WaitingRow(TypedDict):
     waiting: NotRequired[list[WaitingRow]]
 
 
+def abridged(row: WaitingRow) -> WaitingRow:
+    """What a program waits for, without what its own record says in full."""
+    short: WaitingRow = {"effect": row["effect"], "step": row["step"], "kind": row["kind"], "name": row["name"]}
+    if "due" in row:
+        short["due"] = row["due"]
+    return short
+
+
 class PlannedRow(TypedDict):
     """A listed call, as records have it.
 

@@ -104,10 +104,11 @@ class ModelSteps:
                 raise
             return Completion(exc.blank, exc.usage)
         if completion.truncated and not _is_whole(completion.text, arguments.get("allowed_outputs", ())):
+            limit = "Set max_tokens" if self._most is None else f"Raise max_tokens, which is {self._most},"
             raise ModelError(
                 "model_bad_answer",
                 f"The model's answer was cut off at its limit of tokens, after {len(completion.text)} characters.",
-                hint="Raise max_tokens in [model], or ask for a shorter answer.",
+                hint=f"{limit} in [model], or ask for a shorter answer.",
                 usage=completion.usage,
             )
         return completion

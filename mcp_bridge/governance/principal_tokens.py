@@ -160,6 +160,8 @@ class TokenStore:
         Raises:
             BridgeError: `unknown_principal`: it has none; as `add`.
         """
+        # Before an edit, which makes a directory and a lock in it.
+        _of(self.read(), principal)
         made = self._new(principal, seconds, restricted=restricted)
         ends = made.record.created + grace
         old: list[str] = []
@@ -216,6 +218,8 @@ class TokenStore:
                 del tokens[each]
             return len(ended)
 
+        # Before an edit, which makes a directory and a lock in it.
+        _of(self.read(), principal)
         return self._edit(change)
 
     def _new(self, principal: str, seconds: float | None, *, restricted: bool) -> NewToken:

@@ -93,7 +93,8 @@ class Modules:
         """The error message for an unknown module, or an unknown name in a module."""
         from mcp_bridge.guest.advice.unknown_modules import unknown_module
 
-        return unknown_module(name, self._aliases, self.runtime.__all__)
+        asked, near = self._functions.near_tools
+        return unknown_module(name, self._aliases, self.runtime.__all__, near if name == f"mcp.tools.{asked}" else [])
 
     def _package(self, name: str, doc: str) -> types.ModuleType:
         module = types.ModuleType(name, doc)
@@ -137,7 +138,8 @@ class Modules:
             raise AttributeError(name)
         source = self._functions.load_tool_source(name)
         if source is None:
-            raise AttributeError(f"no saved tool {name!r}")
+            near = self._functions.near_tools[1]
+            raise AttributeError(f"no saved tool {name!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
         namespace: dict[str, Any] = {**self._functions.given, "__name__": f"mcp.tools.{name}"}
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]

@@ -27,6 +27,7 @@ from mcp_bridge.executions.reruns.recorded_tools import RecordedTools
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.waits.taken_events import WAIT
 from mcp_bridge.governance.tool_names import dotted, resolve, split
+from mcp_bridge.guest.near_names import near
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -57,6 +58,9 @@ MAX_SEARCH_HITS = 100
 FEW_TOOLS = 30
 FEW_VALUES = 200
 """Tools that are described at once, and values of the schemas of each."""
+
+MAX_TOOLS_COMPARED = 500
+"""Saved tools that a wrong name is compared with."""
 
 NAMES_MEANT = 5
 """Tools that are told of where a name is no server's."""
@@ -450,12 +454,23 @@ class Requests:
                 return {}
             case messages.MemoryLoad():
                 found, value = self._memories.load(request.key)
-                return {"found": found, "value": value}
+                near = {} if found else self._near_tools(request.key)
+                return {"found": found, "value": value} | near
             case messages.MemoryDelete():
                 return {"found": self._memories.delete(request.key)}
             case messages.MemoryList():
                 return {"keys": self._memories.keys(request.prefix)}
         raise AssertionError(request)
+
+    def _near_tools(self, key: str) -> dict[str, list[str]]:
+        """For the key of a saved tool that isn't there, the names of tools that may be meant."""
+        prefix = next((each for each in messages.SAVED_TOOL_PREFIXES if key.startswith(each)), None)
+        if prefix is None:
+            return {}
+        # Those of another language have a longer prefix.
+        names = [kept.removeprefix(prefix) for kept in self._memories.keys(prefix)]
+        known = [name for name in names if name.isidentifier()][:MAX_TOOLS_COMPARED]
+        return {"near": near(key.removeprefix(prefix), known)}
 
     async def _call(self, request: messages.ToolCall, context: RequestContext) -> Any:
         server = resolve(request.server, self._allowed)

@@ -592,7 +592,9 @@ class SandboxRun:
             error = BridgeError("channel_closed", "The script closed its channel to the bridge and continued.")
         else:
             error = BridgeError(
-                "interpreter_exited", f"The interpreter left with status {code} before the script's end (os._exit?)."
+                "interpreter_exited",
+                f"The interpreter left with status {code} before the script's end"
+                " (os._exit, or process.reallyExit in JavaScript?).",
             )
             record.exit_code = code & 0xFF or 1
         record.error = error.record()

@@ -25,7 +25,11 @@ def completion(text: object, usage: Usage, *, truncated: bool = False) -> Comple
         ModelError: `model_bad_answer`: not a text, blank, or longer than `MAX_ANSWER_CHARS`.
     """
     if not isinstance(text, str) or not text.strip():
-        hint = "It used up max_tokens before it wrote any: raise max_tokens." if truncated else None
+        hint = (
+            "It used up its tokens before it wrote any: set max_tokens in [model], or a higher one than now."
+            if truncated
+            else None
+        )
         error = ModelError("model_bad_answer", "The model answered without any text.", hint=hint, usage=usage)
         # Cut off before it had any text, it is no answer.
         error.blank = text[:MAX_ANSWER_CHARS] if isinstance(text, str) and not truncated else None

@@ -14,6 +14,7 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError, RunInterruptedError
+from mcp_bridge.executions.programs.record import unmentioned_failures
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.json_parsing import MAX_PARSED_CHARS, NotJSONError, parsed
@@ -31,6 +32,9 @@ LEAST_SHARE = 50
 PART_CHARS = 20
 LEAST_FIELDS = 30
 """Bounds of shortening: an object's fields stay named as long as possible."""
+
+_MAX_FAILURES, _MAX_FAILURE_CHARS = 3, 300
+"""Bounds of the failures that are told with an error; `get_trace` has them all."""
 
 _ProgramId = Annotated[str, Field(description="Its name, as list_programs has it")]
 
@@ -153,11 +157,22 @@ def _summary(record: dict[str, Any], program_id: str) -> dict[str, Any]:
         "steps": len(record["steps"]),
         "cost": sum(usage["cost_usd"] for usage in usages),
         "output": record["output"],
-        "error": record["error"],
+        "error": _error(record),
         "code": record["code"],
         "waiting": record["waiting"],
         **({"warnings": record["warnings"]} if record.get("warnings") else {}),
     }
+
+
+def _error(record: dict[str, Any]) -> str | None:
+    """The record's error, with the first failures that it only names: the steps aren't in the answer."""
+    error: str | None = record["error"]
+    failures = [] if error is None else unmentioned_failures(record)
+    if not failures:
+        return error
+    told = [f"{step}: {cut(why, _MAX_FAILURE_CHARS)}" for step, why in failures[:_MAX_FAILURES]]
+    more = len(failures) - len(told)
+    return f"{error} ({'; '.join([*told, *([f'and {more} more'] if more else [])])})"
 
 
 _TOOLS: dict[str, tuple[type[_Arguments], Callable[[Any, Any, Any], Awaitable[dict[str, Any]]], str]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import anyio.to_thread
 
@@ -21,6 +21,7 @@ from mcp_bridge.executions.sessions.cell_placement import reason_never_resumed
 from mcp_bridge.executions.sessions.sessions import MAX_CELLS_LOOKED, chain, session_rows
 from mcp_bridge.executions.status import RESUMABLE, effective_status
 from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.kernel.language import program_parser as programs
@@ -30,7 +31,7 @@ from mcp_bridge.ledger.log.payloads import ScriptStart, start_of
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.views.timeline import as_sent
+from mcp_bridge.views.timeline import as_sent, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.policy.secrets.known_values import Scalar
     from mcp_bridge.sandbox.languages import Language
+    from mcp_bridge.views.timeline import TimelineRow
 
 MAX_SEARCHED = 1000
 """Executions that one search looks at; the next goes on from there."""
@@ -77,7 +80,7 @@ class Asking:
     """Which executions somebody wants to see.
 
     Attributes:
-        words: Each is in the id's beginning, or in the name, the tools or the code.
+        words: Each is in the id's beginning, or in the name, the tools, the code, the principal or the session.
         statuses: One of these, of STATUSES; any without some.
         kinds: `script` or `program`; any without some.
         since: Began then or later, in seconds since 1970.
@@ -144,6 +147,25 @@ class Progress:
     waiting: Sequence[str] = ()
 
 
+class _Looked(NamedTuple):
+    """What was read last.
+
+    Attributes:
+        at: Of which execution, and at which version of the store.
+        entries: Its entries.
+        rows: Its timeline.
+    """
+
+    at: tuple[str, int] | None
+    entries: list[Recorded]
+    rows: list[TimelineRow]
+
+
+def _laid_out(at: tuple[str, int], read: Sequence[Recorded], values: Mapping[str, Scalar | None]) -> _Looked:
+    entries = as_sent(read, values)
+    return _Looked(at, entries, timeline(entries))
+
+
 class Overview:
     """The executions that one principal may see.
 
@@ -157,8 +179,7 @@ class Overview:
         self.database = database
         self.principal = principal
         self._whose = None if principal.may_see_all else principal.name
-        self._read: tuple[str, int] | None = None
-        self._entries: list[Recorded] = []
+        self._looked = _Looked(None, [], [])
         self._origins: dict[str, str] = {}
 
     async def page(self, asking: Asking, before: tuple[float, str] | None, limit: int) -> Page:
@@ -217,7 +238,7 @@ class Overview:
         # As it was stored: what is shown of its session is projected.
         stored = await self.store.execution(row.id, row.principal)
         try:
-            history = CallHistory(await self.entries(row))
+            history = await anyio.to_thread.run_sync(CallHistory, await self.entries(row))
         except BridgeError:
             # Its timeline says what is damaged.
             return False
@@ -289,13 +310,21 @@ class Overview:
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""
-        # One look of a page asks for them more than once.
+        return (await self._look(execution)).entries
+
+    async def rows(self, execution: StoredExecution) -> list[TimelineRow]:
+        """An execution's timeline."""
+        return (await self._look(execution)).rows
+
+    async def _look(self, execution: StoredExecution) -> _Looked:
+        # One look of a page asks for it more than once.
         wanted = execution.id, await execution_queries.version(self.database)
-        if self._read != wanted:
-            found = await execution_queries.entries(self.database, execution.id)
-            found = as_sent(found, await self.store.values(execution.id))
-            self._read, self._entries = wanted, found
-        return self._entries
+        if self._looked.at != wanted:
+            read = await execution_queries.entries(self.database, execution.id)
+            values = await self.store.values(execution.id)
+            # Thousands of entries take a second, in a bridge's own process.
+            self._looked = await anyio.to_thread.run_sync(_laid_out, wanted, read, values)
+        return self._looked
 
     async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
         """What shows that entries of an execution are in the log; those that aren't its own are left out."""
@@ -360,10 +389,15 @@ def language_of(row: StoredExecution) -> Language | None:
 
 
 def searched_text(row: StoredExecution) -> str:
-    """What a search looks at, in small letters: the name, the tools that a program calls, a script's code."""
+    """What a search looks at, in small letters: the name, the tools that a program calls, a script's code and session.
+
+    And whose it is, of others than the one user of a bridge without principals.
+    """
+    words = [] if row.principal == LOCAL_PRINCIPAL.name else [row.principal]
     if row.kind == "script":
-        return str(source_of(row) or "").lower()
-    words = [name_of(row)]
+        place = Cell.of(row)
+        return "\n".join([*words, str(source_of(row) or ""), *([place.session] if place else [])]).lower()
+    words.append(name_of(row))
     stack: list[Any] = [row.bundle]
     while stack:
         node = stack.pop()

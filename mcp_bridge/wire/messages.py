@@ -267,8 +267,12 @@ class MemorySave(NamedTuple):
     refusal: str | None = None
 
 
+SAVED_TOOL_PREFIXES = ("tool:javascript:", "tool:")
+"""What the keys of saved functions begin with, by language: a longer prefix comes before one that it begins with."""
+
+
 class MemoryLoad(NamedTuple):
-    """Result: `{"found": bool, "value": json}`."""
+    """Result: `{"found": bool, "value": json}`; `near` for a saved function that isn't there: names like it."""
 
     key: str
     call: CallId | None = None

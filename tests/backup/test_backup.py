@@ -32,6 +32,7 @@ from mcp_bridge.atomic_files import rename_noreplace
 from mcp_bridge.backup import age, archive, restore, restore_placement
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
+from mcp_bridge.backup.restore import resumable
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files
@@ -250,6 +251,15 @@ def test_what_is_restored_goes_on(till, kind):
     # Whoever has an export alone is told as well, without any payload of an execution.
     till.run("audit", "export", till.folder / "export")
     assert words in till.run("audit", "verify", till.folder / "export", "--key", till.key).out
+
+
+def test_what_was_interrupted_without_a_key_is_not_counted_as_what_can_be_resumed():
+    rows = [("script", key, status) for key in (None, "k") for status in ("running", "interrupted", "success")]
+    rows += [("program", None, "running"), ("script", "k2", "suspended")]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE executions (kind, key, status)")
+        connection.executemany("INSERT INTO executions VALUES (?, ?, ?)", rows)
+        assert resumable(connection) == {"running": 2, "interrupted": 1, "suspended": 1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -520,6 +530,12 @@ def test_what_is_lost_for_good_is_gone_on_without(till, name, kind):
         till.says("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", code=2, words=words)
     till.run("approvals", "approve", till.waiting, "--resume")
     assert done(till) == [*before, f"charge {CARD}"]
+    till.run("audit", "verify")
+    # What is lost was said once: the next backup doesn't ask for it again.
+    assert OLD_KEY not in till.run("backup", "--without-keys", till.folder / "next", "--json").json["apart"]
+    file, _, stdin = made(till, "passphrase", "later")
+    shutil.rmtree(till.state)
+    till.run("restore", file, stdin=stdin)
     till.run("audit", "verify")
 
 

@@ -36,6 +36,7 @@ from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.host import engine_setup
 from mcp_bridge.ledger.storage.storage_errors import unusable
 from mcp_bridge.settings import Settings
@@ -521,11 +522,30 @@ def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_p
         (("execution", "show", "abc"), 2, "unknown_trace"),
         (("session", "show", "nobody"), 2, "unknown_session"),
         (("replay", "abc"), 2, "unknown_trace"),
+        (("execution", "resume", "abc"), 2, "unknown_trace"),
+        (("execution", "settle", "abc", "--not-done"), 2, "unknown_trace"),
+        (("execution", "cancel", "abc"), 2, "unknown_trace"),
+        (("session", "end", "nobody"), 2, "unknown_session"),
+        (("approvals", "approve", "abc"), 2, "unknown_trace"),
+        (("approvals", "deny", "abc.1", "--resume"), 2, "unknown_trace"),
+        (("program", "delete", "nothing"), 2, "unknown_program"),
+        (("erase", "--execution", "abc"), 2, "unknown_trace"),
+        (("erase", "--subject", "anna"), 1, "nothing_to_erase"),
+        (("ui",), 1, "There is no ledger"),
+        (("audit", "compact"), 1, "There is no ledger"),
+        (("audit", "rotate-key"), 1, "There is no ledger"),
+        (("audit", "rotate-key", "--lost"), 1, "There is no ledger"),
+        (("audit", "publish", "--acknowledge"), 1, "There is no ledger"),
+        (("audit", "accept-clock"), 1, "There is no ledger"),
+        (("audit", "accept-loss"), 1, "There is no ledger"),
+        (("principal", "revoke", "anna"), 2, "unknown_principal"),
+        (("principal", "rotate", "anna"), 2, "unknown_principal"),
+        (("secret", "remove", "github"), 2, "unknown_secret"),
         (("event", "send", "paid", "--json"), 1, "nobody_waits"),
         (("event", "send", "paid", "--execution", "abc"), 2, "unknown_trace"),
     ],
 )
-def test_a_command_that_only_reads_or_finds_nobody_begins_no_ledger(setup, tmp_path, command, status, words):
+def test_a_command_that_only_reads_or_finds_nothing_begins_no_ledger(setup, tmp_path, command, status, words):
     state = tmp_path / "state"
     env = {"MCP_BRIDGE_STATE_DIR": str(state)}
     ended = setup.run(*command, env=env)
@@ -533,7 +553,8 @@ def test_a_command_that_only_reads_or_finds_nobody_begins_no_ledger(setup, tmp_p
     assert not state.exists()
     # A secret was set there before the first run.
     state.mkdir(0o700)
-    (state / "secrets.json").write_text("{}")
+    (state / "secrets.json").write_text('{"format": 1, "secrets": {}}')
+    (state / "secrets.json").chmod(0o600)
     ended = setup.run(*command, env=env)
     assert (ended.returncode, words in (ended.stdout + ended.stderr).decode()) == (status, True), ended
     assert [path.name for path in state.iterdir()] == ["secrets.json"]
@@ -551,11 +572,12 @@ def test_a_command_that_only_reads_says_where_no_directory_can_be_written(setup,
 def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
     setup = configure(log_file="bridge.log", log_level="info")
     env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    assert b"a ledger begins" in setup.run("session", "end", "nobody", env=env).stderr
+    (tmp_path / "program.json").write_text('{"name": "p", "steps": [{"id": "a", "type": "wait", "seconds": 1}]}')
+    assert b"a ledger begins" in setup.run("program", "save", "p", str(tmp_path / "program.json"), env=env).stderr
     file = tmp_path / "bridge.log"
     assert file.stat().st_mode & 0o777 == 0o600
     (line,) = (line for line in file.read_text().splitlines() if "a ledger begins" in line)
-    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.cli\.command_runner: ", line)
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.host\.bridge: ", line)
     setup = configure(log_file=str(tmp_path))
     says(setup.run("execution", "list", env=env), 2, "log_unwritable", str(tmp_path), "Is a directory")
 
@@ -611,8 +633,14 @@ def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure,
     state = tmp_path / "state"
     knows_the_sandbox(state, setup.state_dir)
     env = {"MCP_BRIDGE_STATE_DIR": str(state)}
-    assert setup.run("doctor", env=env).returncode == 0
-    assert not [path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name]
+    # Of a doctor that was killed, and of one that is at work.
+    (state / "doctor-killed").mkdir()
+    (state / "doctor-killed/ledger.sqlite").touch()
+    (state / "doctor-busy").mkdir()
+    with locked_directory(state / "doctor-busy"):
+        assert setup.run("doctor", env=env).returncode == 0
+    names = {path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name}
+    assert names == {"doctor-busy"}
     (state / "checkpoint.key").write_bytes(bytes(32))
     (state / "ledger.sqlite").write_bytes(b"damaged" * 1000)
     ended = setup.run("doctor", "--json", env=env)

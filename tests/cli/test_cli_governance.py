@@ -464,6 +464,13 @@ def test_a_question_at_the_terminal_is_harmless_whatever_it_says():
     assert "\x07" not in told
 
 
+def test_what_has_no_width_is_escaped_where_it_joins_no_letters():
+    assert escaping.escape_controls("re\u200bad\ufeff\u2060") == r"re\u200bad\ufeff\u2060"
+    # Persian, and a family.
+    joined = "\u0645\u06cc\u200c\u0634\u0648\u062f \U0001f468\u200d\U0001f469"
+    assert escaping.escape_controls(joined) == joined
+
+
 @pytest.mark.parametrize(
     "hidden",
     "\u00ad\u034f\u115f\u1160\u200b\u200d\u2060\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e0100\u202e\t",
@@ -526,6 +533,9 @@ def test_a_doubt_of_a_program_that_a_script_waits_for_is_shown_with_where_it_is_
     assert terminal_output.next_steps([row], "0" * 16, None) == [
         "0#1 waits for the program p: mcp-bridge execution show abcdef",
         "  s\\x1b is in doubt: pay\\x1b may have been called: mcp-bridge execution show abcdef",
+    ]
+    assert terminal_output.next_steps([row | {"waiting": []}], "0" * 16, None) == [
+        f"the program p of 0#1 waits no more: mcp-bridge execution resume {'0' * 16}",
     ]
 
 

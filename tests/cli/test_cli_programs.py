@@ -568,7 +568,9 @@ PAY = {
 def test_a_pending_tool_goes_on_with_a_payload(desk):
     desk.write("programs/pay.json", PAY)
     ident = desk.suspended("pay")
+    before = desk.run("audit", "stats", "--json").json["entries"]
     desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting", "order"])
+    assert desk.run("audit", "stats", "--json").json["entries"] == before, "it was not resumed"
     desk.says("execution", "resume", ident, "--payload", "{", code=exit_statuses.USAGE, words=["--payload"])
     desk.says("execution", "resume", ident, "--payload", "NaN", code=exit_statuses.USAGE, words=["--payload"])
     desk.says(
@@ -608,7 +610,8 @@ def test_a_long_wait_goes_on_when_its_time_has_come(desk, monkeypatch):
     assert time.strftime("%Y-") in shown
     desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting"])
     now = time.time
-    monkeypatch.setattr("mcp_bridge.executions.programs.lifecycle.time", SimpleNamespace(time=lambda: now() + 3601))
+    for module in ("programs.lifecycle", "readiness"):
+        monkeypatch.setattr(f"mcp_bridge.executions.{module}.time", SimpleNamespace(time=lambda: now() + 3601))
     assert desk.run("execution", "resume", ident).out == "saw a\n"
 
 

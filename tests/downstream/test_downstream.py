@@ -475,6 +475,12 @@ async def test_what_a_server_logs_is_told_to_no_principal_once_it_serves_several
         assert len(ben) == 3
 
 
+@pytest.mark.parametrize(("processors", "servers"), [(None, 2), (1, 2), (2, 4), (4, 8), (64, 8)])
+def test_few_processors_start_few_servers_at_once(processors, servers):
+    assert catalog_module.starts_at_once(processors) == servers
+    assert catalog_module.starts_at_once(os.cpu_count()) == catalog_module._STARTS_AT_ONCE
+
+
 async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_whoever_comes(tmp_path, monkeypatch):
     # As where there are four processors or more.
     monkeypatch.setattr(catalog_module, "_STARTS_AT_ONCE", 8)

@@ -601,7 +601,7 @@ def test_an_event_reaches_all_waiters_even_if_one_result_is_unreadable(monkeypat
     fake = SimpleNamespace(
         programs=SimpleNamespace(store=None), lifecycle=SimpleNamespace(recorder=None), for_owner=lambda _: Owner()
     )
-    monkeypatch.setattr(events, "has_begun", lambda _: True)
+    monkeypatch.setattr(events, "refuse_without_ledger", lambda *_: None)
     monkeypatch.setattr(events, "run_with_bridge", lambda _, work: asyncio.run(work(fake)))
     monkeypatch.setattr(events, "_print_one", lambda one, _: told.append(one.ident))
     monkeypatch.setattr(event_sending, "executions_awaiting", awaiting)

@@ -931,6 +931,10 @@ try:
     mcp.tools.triple
 except AttributeError as exc:
     print(exc)
+try:
+    from mcp.tools import duoble
+except ImportError as exc:
+    print(exc)
 """)
         third = await bridge.run("""
 from mcp import runtime, MCPError
@@ -947,6 +951,8 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
         "['k', 'none']",
         "42",
         "no saved tool 'triple'",
+        "no saved tool 'duoble'; nearest: double: mcp.tools has what runtime.save_tool kept; "
+        "for a server's tool write: from mcp.servers import NAME",
     ]
     assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
 

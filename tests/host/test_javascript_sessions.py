@@ -374,6 +374,7 @@ async def test_it_is_rebuilt_after_every_kind_of_loss_and_forked(both):
             await well(cells, "let x = 1", session=name)
             record = await cells(end, session=name, timeout=20)
             assert record.status in statuses, (end, record.status, record.error)
+            assert (record.error["code"] == "interpreter_killed") == end.startswith(("process.kill", "process.abort"))
             after = await well(cells, "x", session=name)
             assert after.value == "1"
         fork = await well(cells, "x += 1; x", session="fork", fork=f"{name}@1")

@@ -12,8 +12,8 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_with_files import erase, under_way
+from mcp_bridge.executions.scripts import answer_order
 from mcp_bridge.executions.scripts import lifecycle as scripts_lifecycle
-from mcp_bridge.executions.scripts import replay
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import MAX_MOVES, Bridge
@@ -568,11 +568,16 @@ async def test_a_session_that_had_nothing_before_it_was_lost_names_no_cell_to_fo
 
 async def test_an_interrupted_cell_of_a_command_says_that_the_session_ends_with_the_command(sandboxes):
     async with sandboxes.open() as bridge:
-        for cell in (1, 2):
-            record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+        record = await bridge.run("while True: pass", session="s", timeout=1, starter="operator")
+        way = "to start over, end it: mcp-bridge session end s"
+        assert record.notices[-1].endswith(f"can't be rebuilt past this cell; {way}")
+        await bridge.run("x = 1", session="t")
+        for cell in (2, 3):
+            record = await bridge.run("while True: pass", session="t", timeout=1, starter="operator")
             assert record.session["cell"] == cell
-            way = "fork it: --session NAME --fork s@1" if cell > 1 else "end it: mcp-bridge session end s"
-            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; to go on from before it, {way}")
+            # The cell just before has left nothing, the second time.
+            way = "to go on from before it, fork it: --session NAME --fork t@1"
+            assert record.notices[-1].endswith(f"can't be rebuilt past this cell; {way}")
 
 
 RACES = {
@@ -613,9 +618,9 @@ async def test_a_cell_that_did_something_else_at_its_pace_too_has_lost_the_sessi
         await bridge.run(
             "import time\nfrom mcp.servers import faulty\nawait faulty.echo('a')\nprint(time.time())", session="s"
         )
-        for most, runs in ((replay.MAX_PACED_SECONDS, 2), (0.0, 1)):
+        for most, runs in ((answer_order.MAX_PACED_SECONDS, 2), (0.0, 1)):
             told = []
-            monkeypatch.setattr(replay, "MAX_PACED_SECONDS", most)
+            monkeypatch.setattr(answer_order, "MAX_PACED_SECONDS", most)
             put_away(bridge)
             error = await refused(bridge.run, "1", session="s", notify=told.append)
             assert (error.code, error.details["what"]) == ("session_lost", "stdout")

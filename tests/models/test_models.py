@@ -193,7 +193,7 @@ async def test_an_answer_without_text_is_refused_with_what_it_cost(text):
 
 async def test_an_answer_that_used_up_its_tokens_before_any_text_says_so():
     error = await failure(scripted([{"text": "", "truncated": True}]))
-    assert "raise max_tokens" in error.hint
+    assert "set max_tokens in [model], or a higher one" in error.hint
 
 
 async def test_an_answer_over_the_limit_is_refused_with_what_it_cost():

@@ -1,5 +1,6 @@
 """Secrets: where they come from, who may receive them, and that nothing else tells of them."""
 
+import errno
 import fcntl
 import json
 import os
@@ -444,7 +445,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(state, monkeypa
     error = failure(file.set, "other", VALUE + "2")
     assert error.code == "secrets_file_unwritable"
     assert "No space left" in error.message
-    assert "Free the disk" in error.hint
+    assert "Free the disk." in error.hint
+    assert "MCP_BRIDGE_STATE_DIR" not in error.hint, "what is to be changed is here"
     assert file.path.read_bytes() == before
     assert not [path for path in state.iterdir() if ".new" in path.name]
 
@@ -512,7 +514,22 @@ def test_a_directory_that_cant_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     error = failure(SecretFile(tmp_path / "file" / "state").set, "key", VALUE)
     assert (error.code, "Free the disk" in error.hint) == ("secrets_file_unwritable", False)
-    assert failure(SecretFile(tmp_path / "file").read).code == "secrets_file_unreadable"
+    assert "set MCP_BRIDGE_STATE_DIR to" in error.hint
+    error = failure(SecretFile(tmp_path / "file").read)
+    assert (error.code, "to a directory." in error.hint) == ("secrets_file_unreadable", True)
+
+
+def test_a_file_on_a_read_only_file_system_is_to_be_mounted_writable(state, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    file = SecretFile(state)
+    monkeypatch.setattr("mcp_bridge.policy.secrets.secret_stores.state_directory", read_only)
+    assert "Mount it writable, or set MCP_BRIDGE_STATE_DIR" in failure(file.set, "key", VALUE).hint
+    monkeypatch.undo()
+    file.set("key", VALUE)
+    monkeypatch.setattr("mcp_bridge.policy.secrets.secret_stores.state_directory", read_only)
+    assert failure(file.set, "key", "x" * 40).hint == "Nothing has changed. Mount it writable."
 
 
 def test_a_file_that_would_be_too_large_is_not_written(state, monkeypatch):

@@ -1,6 +1,7 @@
 """Programs as MCP tools and as resources."""
 
 import json
+import re
 from typing import Any
 
 import mcp_types as types
@@ -91,6 +92,10 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
             "contxt: there is no such argument; there are: program, context, "
             in (await call("run_program", program="see", contxt={}))["error"]
         )
+        each = {"id": "m", "type": "map", "over": [1, 2, 3, 4, 5], "step": {"type": "tool", "tool": "no-such"}}
+        failed = await call("run_program", program={"steps": [each]})
+        assert failed["error"].startswith("step 'm' failed: sub-steps failed: m[0], m[1], m[2], m[3], m[4] (m[0]: ")
+        assert re.search(r"; m\[2\]: [^;]*no-such[^;]*; and 2 more\)$", failed["error"])
         pending = {"steps": [{"id": "w", "type": "wait", "event": "paid"}, {**program["steps"][0], "id": "b"}]}
         waits = await call("run_program", program=pending, context={"who": "z"})
         assert waits["status"] == "suspended"

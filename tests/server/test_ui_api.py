@@ -211,7 +211,7 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
         store.fails,
     ]
     works = rows[5]
-    assert (works["name"], works["kind"], works["status"], works["calls"], works["denials"]) == (
+    assert (works["name"], works["kind"], works["status"], works["requests"], works["denials"]) == (
         "refund",
         "program",
         "success",
@@ -233,7 +233,7 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
         ({"query": "forbidden"}, ["works"]),
         ({"query": "mcp.servers"}, ["script"]),
         ({"query": "nobody"}, []),
-        ({"query": "somebody"}, []),
+        ({"query": "somebody"}, ["others"]),
         ({"status": "running"}, ["running"]),
         ({"status": ["suspended", "failed"]}, ["asks", "fails"]),
         ({"status": "interrupted"}, []),
@@ -247,6 +247,12 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
 async def test_executions_are_found(viewer, store, params, names):
     rows = (await told(viewer, "/api/executions", **params))["executions"]
     assert [row["id"] for row in rows] == [getattr(store, name) for name in names]
+
+
+async def test_a_cell_is_found_by_its_session(viewer, database):
+    (cell,) = await add_session(database, "Harvest", 1)
+    rows = (await told(viewer, "/api/executions", query="harvest"))["executions"]
+    assert [row["id"] for row in rows] == [cell]
 
 
 async def test_an_execution_is_found_by_the_beginning_of_its_id(viewer, store):

@@ -535,7 +535,14 @@ def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):
         details = page.locator("tr.more")
         expect(details.locator(".cut")).to_contain_text(["19 more characters", "19 more characters"])
         watched.shot("cut")
+        whole = "**/api/executions/*/entries/*"
+        watched.allowed.append("Failed to load resource")
+        page.route(whole, lambda route: route.abort())
         details.get_by_role("button", name="Show all of it").first.click()
+        expect(details.get_by_text("The viewer's server doesn't answer")).to_have_count(2)
+        page.unroute(whole)
+        details.get_by_role("button", name="Show all of it").first.click()
+        expect(details.get_by_text("The viewer's server doesn't answer")).to_have_count(0)
         expect(details.locator(".notice.bad")).to_contain_text("and this is the end")
         expect(details.get_by_role("figure", name="Arguments")).to_contain_text("and this is the end")
         expect(details.locator(".cut")).to_have_count(0)
@@ -757,6 +764,13 @@ def test_a_comment_that_is_being_written_survives_changes(chromium, stores):
 
         store.do(ask)
         expect(page.locator("article")).to_have_count(2)
+        # The page of its execution leads to the one question.
+        second = page.context.new_page()
+        second.goto(f"{viewer.base}/executions/{store.asks}#token={viewer.token}")
+        second.get_by_role("link", name="decide").last.click()
+        expect(second.locator("article").nth(1)).to_be_focused()
+        second.close()
+        page.bring_to_front()
         expect(comment.first).to_have_value("half a")
         expect(comment.first).to_be_focused()
         page.locator("article").nth(1).get_by_role("button", name="Deny").click()

@@ -98,6 +98,10 @@ def test_what_a_cell_had_called_that_the_session_has_left_behind_is_told_whereve
     assert "can't be resumed: its session 's' has ended, or has continued without it" in shown
     assert known in shown
     assert "execution resume" not in shown
+    # Nor is it lost by what is advised.
+    run_here(None, "execution", "cancel", execution, env={"MCP_BRIDGE_STATE_DIR": str(hosts.state)})
+    shown = run_here(None, "execution", "show", execution, env={"MCP_BRIDGE_STATE_DIR": str(hosts.state)}).out
+    assert "cancelled by the operator. Nobody has seen whether this has happened: local.once (call 0#2)." in shown
     # What comes after is told of it no more.
     after = hosts.run("x", key=None, session="s")
     assert not any("was interrupted" in notice for notice in after["notices"])

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, read_database, run_with_database
+from mcp_bridge.cli.command_runner import (
+    finish,
+    print_json,
+    read_database,
+    refuse_without_ledger,
+    run_with_database,
+)
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
@@ -164,6 +170,7 @@ def _decide(
             await decide(ProgramStore(database), row, approved=approved, by=login_name(), comment=reason)
             return await _find(database, ident)
 
+        refuse_without_ledger(loaded.settings, decided)
         row, ident = run_with_database(loaded.settings, decided)
         if not as_json:
             terminal_output.echo(f"{'approved' if approved else 'denied'} {ident}:")

@@ -10,7 +10,7 @@ import typer
 
 from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import finish, print_json, require_ledger, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.verdicts import verdict_lines, verdict_status
 from mcp_bridge.errors import BridgeError
@@ -414,6 +414,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 
         loaded = configuration_loading.load(config or ctx.obj)
         settings = loaded.settings
+        require_ledger(settings)
         state_directory(settings.state_dir, durable=True)
         loss = recorded_losses.accept_loss(
             audit_verification.ledger_file(settings), settings.ledger.master_key, login_name()

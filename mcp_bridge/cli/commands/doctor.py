@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from rich.console import Console
@@ -24,6 +25,7 @@ from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure_for_room import FULL
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
@@ -36,7 +38,23 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.settings import Settings
 
+
+class Find(Protocol):
+    """Notes a finding: `level` is one of `MARKS`."""
+
+    def __call__(self, level: str, code: Code, message: str, hint: str | None = None) -> None: ...  # noqa: D102
+
+
+class Fail(Protocol):
+    """Notes an error, which makes the exit status; `also` is added to its hint."""
+
+    def __call__(self, error: BridgeError, also: str = "") -> None: ...  # noqa: D102
+
+
 MARKS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "error": ("fail", "red")}
+
+_OWN_LEDGER = "doctor-"
+"""What the name of the folder begins with, in the state directory, that has a doctor's own ledger."""
 
 
 def doctor(config: Path | None, *, as_json: bool) -> int:
@@ -56,7 +74,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         status = status or exit_statuses.exit_code(error)
 
     prepared: Prepared | None = None
-    find_room: Any = find
+    find_room: Find = find
     with ExitStack() as stack:
         try:
             configuration = configuration_loading.configure(config, quiet=True)
@@ -98,7 +116,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     return status
 
 
-def _configured(configuration: configuration_loading.Configuration, findings: list[dict[str, Any]], find: Any) -> None:
+def _configured(configuration: configuration_loading.Configuration, findings: list[dict[str, Any]], find: Find) -> None:
     """What there is to say of the configuration, and of what it names."""
     over = f", over your own, {configuration.floor}" if configuration.floor else ""
     find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
@@ -113,8 +131,9 @@ def _configured(configuration: configuration_loading.Configuration, findings: li
         findings.append(packages.record())
 
 
-def _ignore(*_: Any) -> None:
+def _ignore(level: str, code: Code, message: str, hint: str | None = None) -> None:
     """Say nothing of a finding."""
+    del level, code, message, hint
 
 
 def _elsewhere(settings: Settings, directory: Path) -> Settings:
@@ -127,7 +146,7 @@ async def _prepare(settings: Settings) -> Prepared:
     return await prepare(settings, refresh=True)
 
 
-async def _try(settings: Settings, find_room: Any, fail: Any) -> float:
+async def _try(settings: Settings, find_room: Find, fail: Fail) -> float:
     """Run a script, and record it; the milliseconds that it took.
 
     It is recorded in a ledger of its own where none has begun, since a backup may be to be restored there, and where
@@ -142,15 +161,24 @@ async def _try(settings: Settings, find_room: Any, fail: Any) -> float:
         except _UnopenedError as exc:
             fail(exc.error, "The rest is tried with a ledger of its own.")
     own = settings.ledger.model_copy(update={"master_key": "file", "publish": ()})
+    _remove_abandoned(settings.state_dir)
     try:
-        made = TemporaryDirectory(prefix="doctor-", dir=settings.state_dir)
+        made = TemporaryDirectory(prefix=_OWN_LEDGER, dir=settings.state_dir)
     except OSError as exc:
         raise BridgeError("state_unusable", f"{settings.state_dir} can't be written: {exc.strerror}.") from None
-    with made as directory:
+    with made as directory, locked_directory(Path(directory)):
         try:
             return await _tried(settings.model_copy(update={"ledger": own}), find_room, Path(directory))
         except _UnopenedError as exc:
             raise exc.error from None
+
+
+def _remove_abandoned(state_dir: Path) -> None:
+    """Remove the ledgers of doctors that were killed. One that is at work has its own locked."""
+    for directory in state_dir.glob(f"{_OWN_LEDGER}*"):
+        with suppress(OSError), locked_directory(directory) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 class _UnopenedError(Exception):
@@ -161,7 +189,7 @@ class _UnopenedError(Exception):
         self.error = error
 
 
-async def _tried(settings: Settings, find_room: Any, ledger: Path | None = None) -> float:
+async def _tried(settings: Settings, find_room: Find, ledger: Path | None = None) -> float:
     took = 0.0
     failure: BridgeError | None = None
     async with AsyncExitStack() as stack:
@@ -205,7 +233,7 @@ def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, Code
     return "ok", "ledger_room", message, None
 
 
-def _servers(configuration: configuration_loading.Configuration, find: Any) -> None:
+def _servers(configuration: configuration_loading.Configuration, find: Find) -> None:
     discovery = configuration.discovery
     for problem in discovery.problems:
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
@@ -231,7 +259,7 @@ def _has_credentials(spec: ServerSpec) -> bool:
     return bool(spec.headers or (spec.openapi is not None and spec.openapi.credentials))
 
 
-def _other_clients(configuration: configuration_loading.Configuration, find: Any) -> None:
+def _other_clients(configuration: configuration_loading.Configuration, find: Find) -> None:
     """Servers in the files of clients that aren't read: a user may look for them here."""
     for name, client in CLIENTS.items():
         if name in configuration.settings.clients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import print_json, run_with_database
+from mcp_bridge.cli.command_runner import print_json, refuse_without_ledger, run_with_database
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def erase(
         files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
         return await work(database, files, what, wanted, by=login_name(), reason=reason)
 
+    refuse_without_ledger(loaded.settings, erased)
     result = run_with_database(loaded.settings, erased)
     if as_json:
         print_json({"erased": {"executions": list(result.executions), "references": result.references}})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, has_begun, print_json, read_database, run_with_bridge
+from mcp_bridge.cli.command_runner import finish, print_json, refuse_without_ledger, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from mcp_bridge.cli.commands.resumed import ResumedExecution
@@ -97,9 +97,14 @@ def send(
                     unprintable.extend(_print_sent(one, named))
             return records
 
+        async def looked(database: Database) -> None:
+            from mcp_bridge.ledger.log.recorder import SqliteRecorder
+            from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+            await recipients(ProgramStore(database), SqliteRecorder(database))
+
         configuration = configuration_loading.configure(named)
-        if not has_begun(configuration.settings.state_dir):
-            _refuse_where_nobody_is(configuration, recipients)
+        refuse_without_ledger(configuration.settings, looked)
         records = run_with_bridge(configuration, sent)
         if unprintable:
             raise unprintable[0]
@@ -128,25 +133,6 @@ async def _recipients(
     if execution is not None:
         return [(await argument_decoding.execution(store, execution)).id]
     return [row.id for row in await executions_awaiting(store, recorder, principal, name)]
-
-
-def _refuse_where_nobody_is(
-    configuration: configuration_loading.Configuration,
-    recipients: Callable[[ProgramStore, Recorder], Awaitable[list[str]]],
-) -> None:
-    """Where no ledger has begun, say who isn't there. None begins: a backup may be to be restored there.
-
-    Raises:
-        BridgeError: As `recipients` of an empty ledger.
-    """
-
-    async def looked(database: Database) -> None:
-        from mcp_bridge.ledger.log.recorder import SqliteRecorder
-        from mcp_bridge.ledger.storage.execution_store import ProgramStore
-
-        await recipients(ProgramStore(database), SqliteRecorder(database))
-
-    read_database(configuration.settings, looked)
 
 
 def _print_sent(one: ResumedExecution, named: Path | None) -> list[OSError]:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import enum
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output, terminal_prompts
-from mcp_bridge.cli.command_runner import drive, finish, print_json, read_database, run_with_bridge
+from mcp_bridge.cli.command_runner import (
+    drive,
+    find_execution,
+    finish,
+    print_json,
+    read_database,
+    refuse_without_ledger,
+    run_with_bridge,
+)
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -347,6 +356,7 @@ def resumed(
         record = await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
         return await resumed_execution(bridge, record, row)
 
+    refuse_without_ledger(configuration.settings, partial(find_execution, ident=execution))
     return print_resumed(run_with_bridge(configuration, work), named, as_json=as_json)
 
 
@@ -428,6 +438,7 @@ def _settled(
         return await resumed_execution(bridge, await settled(bridge, row), row)
 
     configuration = configuration_loading.configure(named)
+    refuse_without_ledger(configuration.settings, partial(find_execution, ident=execution))
     if and_resume:
         return print_resumed(run_with_bridge(configuration, settled_and_resumed), named, as_json=as_json)
     drive(configuration, work, named, as_json=as_json, settled=True)
@@ -452,7 +463,9 @@ def cancel(
             owner = bridge.for_owner(row, resumes=row.kind == "program")
             return await owner.cancel_execution(row.id, reason)
 
-        record = drive(configuration_loading.configure(named), cancelled, named, as_json=as_json)
+        configuration = configuration_loading.configure(named)
+        refuse_without_ledger(configuration.settings, partial(find_execution, ident=execution))
+        record = drive(configuration, cancelled, named, as_json=as_json)
         return exit_statuses.OK if record["status"] == "cancelled" else terminal_output.status_of(record)
 
     finish(work, as_json=as_json)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import drive, finish, print_json, read_database, run_with_bridge
+from mcp_bridge.cli.command_runner import (
+    drive,
+    finish,
+    print_json,
+    read_database,
+    refuse_without_ledger,
+    run_with_bridge,
+)
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -360,13 +367,29 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
     """Delete a saved program. The record of its executions stays."""
 
     def work() -> int:
-        async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.library.delete(name, LOCAL_PRINCIPAL.name)
+        from mcp_bridge.executions.programs.library import ProgramLibrary
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-        if not run_with_bridge(configuration_loading.configure(config or ctx.obj), deleted):
-            raise BridgeError(
-                "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
-            )
+        configuration = configuration_loading.configure(config or ctx.obj)
+
+        async def deleted_from(library: ProgramLibrary) -> None:
+            if not await library.delete(name, LOCAL_PRINCIPAL.name):
+                raise BridgeError(
+                    "unknown_program",
+                    f"There is no program {name[:100]!r}.",
+                    hint="`mcp-bridge program list` has them.",
+                )
+
+        async def looked(database: Database) -> None:
+            operators = configuration.governance.programs if configuration.governance else {}
+            await deleted_from(ProgramLibrary(ProgramStore(database), operators))
+
+        async def deleted(bridge: Bridge) -> bool:
+            await deleted_from(bridge.programs.library)
+            return True
+
+        refuse_without_ledger(configuration.settings, looked)
+        run_with_bridge(configuration, deleted)
         terminal_output.echo(f"deleted {name}")
         return exit_statuses.OK
 

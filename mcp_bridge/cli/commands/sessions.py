@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, terminal_output
-from mcp_bridge.cli.command_runner import finish, print_json, read_database, run_with_database
+from mcp_bridge.cli.command_runner import (
+    finish,
+    print_json,
+    read_database,
+    refuse_without_ledger,
+    run_with_database,
+)
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -143,7 +149,9 @@ def end(
             if not cell or not await end_session(lifecycle, heads, whose, cell):
                 raise await _unknown(database, name, principal)
 
-        run_with_database(configuration_loading.load(config or ctx.obj).settings, ended)
+        settings = configuration_loading.load(config or ctx.obj).settings
+        refuse_without_ledger(settings, ended)
+        run_with_database(settings, ended)
         if as_json:
             print_json({"name": name, "ended": True})
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import configuration_loading, exit_statuses, terminal_output
 from mcp_bridge.cli.browser import open_via_redirect_file
-from mcp_bridge.cli.command_runner import run_with_database
+from mcp_bridge.cli.command_runner import require_ledger, run_with_database
 from mcp_bridge.cli.listen_addresses import address, listening, warn_of_plain_http
 from mcp_bridge.cli.streams import queue_errors
 from mcp_bridge.cli.terminal_prompts import login_name
@@ -46,6 +46,7 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     host, port = address(asked or DEFAULT_ADDRESS)
     loaded = configuration_loading.load(config)
     configuration_loading.refuse_nesting(loaded)
+    require_ledger(loaded.settings)
     listener = listening(host, port)
     place = Address(host, listener.getsockname()[1])
     token = secrets.token_urlsafe(32)

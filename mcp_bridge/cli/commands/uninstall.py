@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.isolation_flags import EngineName
     from mcp_bridge.settings import Loaded, Settings
 
-CACHES = ("catalog", "probe-*", "image-build*", "run", "oci", "ui-*.html", "owners", "files.total", "clock.doubted")
+CACHES = (
+    *("catalog", "probe-*", "image-build*", "run", "oci", "ui-*.html", "owners", "files.total", "clock.doubted"),
+    "doctor-*",
+)
 """Patterns (`fnmatch`) of files in the state directory that are recreated when missing."""
 
 

@@ -50,9 +50,19 @@ _FEW_TOOLS = 200
 # How long a search waits for servers that were never listed. They continue to start in the background.
 LISTING_WAIT = 10.0
 
-# Servers that are started ahead, or for searches, at the same time: on few processors, many would compete until the
-# start_timeout of each is over.
-_STARTS_AT_ONCE = min(8, 2 * (os.cpu_count() or 1))
+
+def starts_at_once(processors: int | None) -> int:
+    """How many servers are started ahead, or for searches, at the same time.
+
+    On few processors, many would compete until the start_timeout of each is over.
+
+    Args:
+        processors: How many the machine has; None if that isn't known.
+    """
+    return min(8, 2 * (processors or 1))
+
+
+_STARTS_AT_ONCE = starts_at_once(os.cpu_count())
 
 
 @dataclass(frozen=True, slots=True)

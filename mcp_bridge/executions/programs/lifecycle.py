@@ -26,6 +26,7 @@ from mcp_bridge.executions.programs.program_run import PriorRun, ProgramRun
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash, waits_since
 from mcp_bridge.executions.programs.subjects import subjects_of
+from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_LISTED, denied_steps_message
@@ -295,7 +296,15 @@ class Programs:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that
                 the caller may not use; `still_waiting`, with what it waits for; as `ProgramRun.resume`.
         """
-        async with self.taken(execution, principal, effects) as (stored, run):
+
+        async def check(stored: StoredExecution) -> None:
+            rows = (stored.record or {}).get("waiting", ())
+            takes_payload = event is not None and any(row["kind"] not in _RESUME_HINTS for row in rows)
+            if stored.status == "suspended" and not takes_payload and not await can_resume(self.store, stored):
+                raise _still_waiting(stored)
+
+        # Before it is taken: nothing is recorded of it where it stays as it was.
+        async with self.taken(execution, principal, effects, check) as (stored, run):
             # If its process died, its current state isn't stored yet.
             went_on = stored.status != "suspended" or run.moved
             went_on = await self._apply_decisions(run, stored) or went_on
@@ -307,13 +316,23 @@ class Programs:
 
     @contextlib.asynccontextmanager
     async def taken(
-        self, execution: str, principal: str, effects: Effects
+        self,
+        execution: str,
+        principal: str,
+        effects: Effects,
+        check: Callable[[StoredExecution], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
         """Take over an execution that can be resumed; after an error its current state is stored.
 
+        Args:
+            execution: Its id.
+            principal: Its owner.
+            effects: Carries out its effects.
+            check: Refuses an execution by raising, before it is taken.
+
         Raises (on entering):
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that the caller may
-                not use.
+                not use; as `check`.
         """
         stored = await self.lifecycle.stored(execution, principal)
         refuse_erased(stored)
@@ -329,6 +348,8 @@ class Programs:
                     f"The execution {execution} may use servers that this script was not given.",
                     hint="Resume it without `servers`, or with all that it was started with.",
                 )
+        if check is not None:
+            await check(stored)
         async with self.lifecycle.taken(stored, resumes=True):
             run = await self._restored_run(stored, principal, effects)
             try:

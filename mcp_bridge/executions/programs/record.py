@@ -11,6 +11,8 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp_bridge.executions.programs.program_run import ProgramRun
     from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.kernel.events import Effect
@@ -65,3 +67,16 @@ def _waiting(run: ProgramRun, effect: Effect) -> WaitingRow:
         asked = run.questions.get(effect.id) or {"tool": effect.name, "arguments": effect.arguments}
         row["question"] = {**asked, "step": effect.step, "program": run.program.name}
     return row
+
+
+def unmentioned_failures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Failures that a record's error doesn't mention, of sub-steps and of compensations: the steps, and their errors.
+
+    Args:
+        record: Of an execution that has an error.
+    """
+    return [
+        (row["id"], ": ".join(filter(None, (row["error"], row.get("why")))))
+        for row in record["steps"]
+        if row["status"] == "failed" and row.get("error") and row["error"] not in record["error"]
+    ]

@@ -14,7 +14,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.executions.scripts.call_history import CallHistory, RecordedCall
     from mcp_bridge.executions.scripts.divergence import DivergenceDetector
     from mcp_bridge.gate.request_context import RequestContext
 
@@ -26,6 +26,21 @@ TAKEN_SECONDS = 1.0
 
 SETTLE_SECONDS = 0.02
 """How much of the recorded time between two answers is waited again: tasks and threads proceed in it, as they did."""
+
+
+MAX_PACED_SECONDS = 60.0
+"""How long the calls of a script may have taken together for it to run again at their pace."""
+
+
+def may_depend_on_pace(what: str, history: CallHistory) -> bool:
+    """Whether a run may have done something else because its calls were answered immediately.
+
+    Args:
+        what: What it has done otherwise, as of `Difference` or `Divergence`.
+        history: Its recorded calls.
+    """
+    took = sum(call.seconds for call in history.calls.values() if call.is_answered)
+    return what != "input" and 0.0 < took <= MAX_PACED_SECONDS
 
 
 class _Given:

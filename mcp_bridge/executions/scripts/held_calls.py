@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import anyio
 
 from mcp_bridge.executions.readiness import PROGRAM
+from mcp_bridge.executions.record import abridged
 from mcp_bridge.large_json import is_same_json
 from mcp_bridge.offload import off_loop
 
@@ -250,17 +251,9 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall], too
             case _:
                 del row["tool"]
                 row["kind"], row["name"], row["execution"] = PROGRAM, one.program["program"], one.program["trace_id"]
-                row["waiting"] = [_abridged(waiting) for waiting in one.program["waiting"]]
+                row["waiting"] = [abridged(waiting) for waiting in one.program["waiting"]]
         rows.append(row)
     return rows
-
-
-def _abridged(row: WaitingRow) -> WaitingRow:
-    """What a program waits for, without what its own record says in full."""
-    short: WaitingRow = {"effect": row["effect"], "step": row["step"], "kind": row["kind"], "name": row["name"]}
-    if "due" in row:
-        short["due"] = row["due"]
-    return short
 
 
 def _size(question: Mapping[str, Any]) -> int:

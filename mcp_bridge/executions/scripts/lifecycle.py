@@ -51,6 +51,7 @@ from mcp_bridge.executions.plans.plan import (
 from mcp_bridge.executions.plans.plan import error as plan_error
 from mcp_bridge.executions.readiness import PLAN, can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.executions.scripts.answer_order import may_depend_on_pace
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.lost_sandboxes import (
@@ -77,7 +78,7 @@ from mcp_bridge.executions.sessions.cell_placement import (
     placement_guard,
     previous_of,
 )
-from mcp_bridge.executions.sessions.sessions import chain
+from mcp_bridge.executions.sessions.sessions import chain, fork_point
 from mcp_bridge.executions.status import ENDED_BY_ITSELF, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import CellFields, WaitingRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.executions.scripts.divergence import Divergence
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
@@ -633,6 +635,8 @@ class Scripts:
 
         try:
             active, record = await run_with_sandbox_recovery(active, self._run_once, recovered)
+            if (paced := await self._paced(active, record)) is not None:
+                active, record = await run_with_sandbox_recovery(paced, self._run_once, recovered)
             with anyio.CancelScope(shield=True):
                 await self._keep(active, record)
         except BaseException as exc:
@@ -689,6 +693,22 @@ class Scripts:
         """The same execution, from its record; None if it can't be run again."""
         if lost is not None and not await self._can_run_again(active, lost):
             return None
+        return await self._run_again(active, cause, at_pace=active.script.at_pace)
+
+    async def _paced(self, active: ActiveScript, record: ExecutionRecord) -> ActiveScript | None:
+        """The same execution, from its record, with answers as late as they came; None if that can't make a difference.
+
+        Where a script has diverged, nothing new was done. Not a session's cell: the sandbox has what that has left.
+        """
+        script = active.script
+        divergence = _divergence(script, record)
+        if divergence is None or script.at_pace or script.is_dry or active.job.cell is not None:
+            return None
+        if not may_depend_on_pace(divergence.what, script.history):
+            return None
+        return await self._run_again(active, str(divergence.error()), at_pace=True)
+
+    async def _run_again(self, active: ActiveScript, cause: str, *, at_pace: bool) -> ActiveScript:
         execution = active.script.execution
         logger.warning("the execution %s is run again from its record: %s", execution, cause)
         resumption = Resumption(recovered=True, servers=self.lifecycle.servers_digest())
@@ -703,7 +723,7 @@ class Scripts:
             gate = self._runner.gate(execution, job.client, job.servers, dry_run=True)
             gate.values.adopt(await self._store.values(execution))
             gate.adopt(self.lifecycle.usage(history))
-        script = self._script(execution, gate, active.script.kept_key, past)
+        script = self._script(execution, gate, active.script.kept_key, past, at_pace=at_pace)
         script.has_begun = script.has_begun or active.script.has_begun
         return active._replace(script=script, gate=gate)
 
@@ -711,9 +731,7 @@ class Scripts:
         """Record how a run has ended: it is suspended or interrupted and can be resumed, or it is over."""
         script = active.script
         record.dry_run = script.is_dry
-        detector = script.divergence_detector
-        divergence = detector.final_divergence() if record.status in ENDED_BY_ITSELF else detector.divergence
-        if divergence is not None:
+        if (divergence := _divergence(script, record)) is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             if script.kept_key is not None:
                 record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
@@ -751,7 +769,9 @@ class Scripts:
         """End a run for good."""
         script = active.script
         if record.session is not None and "interrupted" in record.session:
-            record.notices.append(_told_of_interruption(record.session, active.job.client.starter))
+            stored = await self._store.execution(script.execution)
+            forkable = None if stored is None else await fork_point(self._store, self._principal, stored)
+            record.notices.append(_told_of_interruption(record.session, active.job.client.starter, forkable))
         record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:
@@ -840,8 +860,17 @@ class Scripts:
             if stored is not None and stored.key is not None:
                 await self._store.release_key(stored)
 
-    def _script(self, execution: str, gate: Gate, key: str | None, history: CallHistory | None = None) -> ScriptRun:
-        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)
+    def _script(
+        self, execution: str, gate: Gate, key: str | None, history: CallHistory | None = None, *, at_pace: bool = False
+    ) -> ScriptRun:
+        recorder, policy = self.lifecycle.recorder, gate.policy_hash
+        return ScriptRun(execution, self._store, recorder, gate, policy, history, key=key, at_pace=at_pace)
+
+
+def _divergence(script: ScriptRun, record: ExecutionRecord) -> Divergence | None:
+    """Where a run has gone another way than its record, or None."""
+    detector = script.divergence_detector
+    return detector.final_divergence() if record.status in ENDED_BY_ITSELF else detector.divergence
 
 
 def _bundle(job: Job, servers: list[str] | None, offered: Mapping[str, str]) -> dict[str, Any]:
@@ -942,19 +971,26 @@ def _sessions(job: Job, key: str | None) -> list[str | None]:
     return [own, begun_dry] if cell.number <= 2 else [own]  # noqa: PLR2004  (the first cell, and one after it)
 
 
-def _told_of_interruption(cell: CellFields, starter: Starter) -> str:
-    """What is told of a cell that was interrupted at its time-out: what becomes of its session."""
+def _told_of_interruption(cell: CellFields, starter: Starter, forkable: str | None) -> str:
+    """What is told of a cell that was interrupted at its time-out: what becomes of its session.
+
+    Args:
+        cell: The cell.
+        starter: Who has started it.
+        forkable: The last cell before it that a fork can continue from, or None.
+    """
     name = cell["name"]
     if starter == "agent":
         return (
             f"the cell was interrupted, and the session {name!r} continues; if its "
             "sandbox is lost, it can't be rebuilt past this cell"
         )
-    before = cell["cell"] - 1
-    way = f"fork it: --session NAME --fork {name}@{before}" if before else f"end it: mcp-bridge session end {name}"
+    way = f"to start over, end it: mcp-bridge session end {name}"
+    if forkable:
+        way = f"to go on from before it, fork it: --session NAME --fork {forkable}"
     return (
         f"the cell was interrupted, and a command's sandbox ends with the command: the session {name!r} can't be"
-        f" rebuilt past this cell; to go on from before it, {way}"
+        f" rebuilt past this cell; {way}"
     )
 
 

@@ -125,7 +125,7 @@ def suspend(
     if names := [row["name"] for row in waiting if row["kind"] == EVENT]:
         ways.append(send_command(names[0], record.execution) + " brings it.")
     if not asks and kinds & {"wait", EVENT}:
-        ways.append("A bridge that serves resumes it automatically.")
+        ways.append("A bridge that serves resumes it automatically, unless the log is restored from a backup before.")
     hint = " ".join([*ways, again])
     code: Code = "approval_needed" if asks else "still_waiting"
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
@@ -147,6 +147,16 @@ def resume_instruction(key: str | None) -> str:
 def _doubted(doubtful: Sequence[RecordedCall]) -> str:
     named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubtful])
     return f"Nobody has seen whether this has happened: {named}."
+
+
+def tools_in_doubt(history: CallHistory) -> str:
+    """A sentence that names the tools' calls of which nobody knows whether they have happened; empty for none.
+
+    Args:
+        history: The calls of a run that never goes on.
+    """
+    doubtful = [call for call in history.doubtful() if call.asked.kind == "tool"]
+    return _doubted(doubtful) if doubtful else ""
 
 
 def calls_so_far(history: CallHistory) -> str:

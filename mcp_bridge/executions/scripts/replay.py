@@ -13,6 +13,7 @@ from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.reruns.error_comparison import is_same_error, shown_error
+from mcp_bridge.executions.scripts.answer_order import may_depend_on_pace
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """The fields of a record that are compared whole: those that don't depend on time. The error is compared in parts."""
-
-MAX_PACED_SECONDS = 60.0
-"""How long the calls of a script may have taken together for it to run again at their pace."""
 
 _NOTES = re.compile(r"^(?:\[not (?:handed in|provided|kept): .*\]|save_tool: .*)$\n?", re.MULTILINE)
 """Lines that the guest itself writes to standard error. Another version of the bridge may word them otherwise."""
@@ -122,17 +120,6 @@ async def replayed_script(
         transitions=_digest(history, record),
         difference=found,
     )
-
-
-def may_depend_on_pace(what: str, history: CallHistory) -> bool:
-    """Whether a run may have done something else because its calls were answered immediately.
-
-    Args:
-        what: What it has done otherwise, as of `Difference`.
-        history: Its recorded calls.
-    """
-    took = sum(call.seconds for call in history.calls.values() if call.is_answered)
-    return what != "input" and 0.0 < took <= MAX_PACED_SECONDS
 
 
 def _require(stored: StoredExecution) -> None:

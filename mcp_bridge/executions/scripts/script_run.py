@@ -83,6 +83,7 @@ class ScriptRun:
         self.execution = execution
         self.key = key
         self.live = live
+        self.at_pace = at_pace
         self.history = history or CallHistory()
         self.has_begun = bool(self.history.calls)
         self.has_unnamed = False

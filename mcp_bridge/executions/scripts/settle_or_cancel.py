@@ -10,7 +10,7 @@ from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency.generated_keys import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.record import call_row, suspend
+from mcp_bridge.executions.scripts.record import call_row, suspend, tools_in_doubt
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
 from mcp_bridge.kernel.values import ValueFaultError, normal
@@ -182,7 +182,10 @@ async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: s
         BridgeError: `not_suspended`.
     """
     async with lifecycle.taken(stored, resumes=False):
-        error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
+        doubt = tools_in_doubt(CallHistory(await lifecycle.recorder.read(stored.id)))
+        # What is in doubt stays so: nobody is asked about it any more.
+        said = f"{reason.rstrip('.')}. {doubt}" if doubt else reason
+        error = BridgeError("cancelled", f"The run was cancelled: {said}").record()
         last_record = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
         record = last_record | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
         end = ScriptEnd("cancelled", error=RunError.of(error))

@@ -15,17 +15,13 @@ from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.reruns.diff_excerpt import cut, shown_sides
 from mcp_bridge.executions.reruns.error_comparison import is_same_error, without_addresses
+from mcp_bridge.executions.scripts.answer_order import may_depend_on_pace
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.divergence import other_tools
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import KEY_RETAINING_CODES
 from mcp_bridge.executions.scripts.record import calls_so_far
-from mcp_bridge.executions.scripts.replay import (
-    ReadingRecorder,
-    difference,
-    difference_at,
-    may_depend_on_pace,
-)
+from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference, difference_at
 from mcp_bridge.executions.scripts.script_job import Job
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.sessions.cell import Cell, is_of_this_rendering

@@ -337,6 +337,8 @@ def _wrong_attribute(case: Case) -> str | None:
         return f"It was never awaited: write `(await {obj.__qualname__}(...)).{name}`."
     if kind is types.ModuleType and obj.__name__ in environment.aliases:
         return f"`{base}` is Python's own module here; the MCP server's: `from mcp.servers import {obj.__name__}`."
+    if kind is types.ModuleType and (told := packages.moved(obj.__name__, name)) is not None:
+        return told
     if (told := _of_bridge_object(obj, name, base, environment)) is not None:
         return told
     if isinstance(obj, str):

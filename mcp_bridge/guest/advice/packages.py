@@ -69,6 +69,12 @@ MISSPELT = 0.85
 
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
+_MOVED = {
+    ("fractions", "gcd"): "Write `from math import gcd`.",
+    ("time", "clock"): "Write `from time import perf_counter`.",
+    ("inspect", "getargspec"): "Write `from inspect import getfullargspec`.",
+}
+
 _OPTIONAL = re.compile(r"`Import (\w+)` failed|Missing optional dependency '(\w+)'")
 """How pandas says that it needs a package for something."""
 
@@ -77,6 +83,8 @@ def not_in_module(exc: ImportError, environment: ScriptEnvironment) -> str | Non
     """Advice on a name that a module doesn't have, and on a library that needs a package which isn't there."""
     said = str(exc)
     if (found := _NOT_IN_MODULE.search(said)) is not None and not found[2].startswith("mcp"):
+        if (now := moved(found[2], found[1])) is not None:
+            return now
         module = sys.modules.get(found[2])
         if module is None or found[1] in dir(module):
             return None
@@ -88,6 +96,13 @@ def not_in_module(exc: ImportError, environment: ScriptEnvironment) -> str | Non
         return f"Did you mean: {close[0]!r}?" if close else None
     needed = _needed(exc, said)
     return None if needed is None else missing(needed, environment)
+
+
+def moved(module: str, name: str) -> str | None:
+    """Advice on a name that the standard library had elsewhere in earlier versions of Python."""
+    if module == "collections" and name in sys.modules["collections.abc"].__all__:
+        return f"Write `from collections.abc import {name}`."
+    return _MOVED.get((module, name))
 
 
 def _needed(exc: ImportError, said: str) -> str | None:

@@ -10,13 +10,14 @@ OF_SDK = frozenset({"client", "server", "shared", "types", "stdio_client", "os",
 """Submodules of the SDK's package of the same name."""
 
 
-def unknown_module(name: str, aliases: list[str], in_runtime: list[str]) -> str:
+def unknown_module(name: str, aliases: list[str], in_runtime: list[str], near_tools: list[str]) -> str:
     """The error message for an unknown module below `mcp`, or an unknown name in one: what to write instead.
 
     Args:
         name: The full name, such as `mcp.servers.gti`.
         aliases: The servers' aliases.
         in_runtime: The public names of `mcp.runtime`.
+        near_tools: For a name in `mcp.tools`, the saved tools that may be meant.
     """
     for prefix in ("mcp.servers.", "mcp.sync.servers."):
         if name.startswith(prefix):
@@ -32,8 +33,9 @@ def unknown_module(name: str, aliases: list[str], in_runtime: list[str]) -> str:
     if parent == "mcp.runtime":
         return runtime.unknown(last, in_runtime, aliases)
     if parent == "mcp.tools":
+        near = f"; nearest: {', '.join(near_tools)}" if near_tools else ""
         return (
-            f"no saved tool {last!r}: mcp.tools has what runtime.save_tool kept; "
+            f"no saved tool {last!r}{near}: mcp.tools has what runtime.save_tool kept; "
             f"for a server's tool write: from mcp.servers import {example}"
         )
     if parent in {"mcp", "mcp.sync"} and last in aliases:

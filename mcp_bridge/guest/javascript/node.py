@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import time
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
 from mcp_bridge.guest.files import inputs, unfetched_inputs
@@ -38,6 +39,9 @@ from mcp_bridge.wire.messages import (
     encode_params,
     notification,
 )
+
+SIGNAL_SECONDS = 1.0
+"""How long this process waits for a signal that ends it."""
 
 NODE = "/usr/local/bin/node"
 
@@ -296,6 +300,8 @@ class Node:
             except (OSError, ValueError):
                 pass  # SIGKILL has no handler; and a session's thread may set none, where the default is in place.
             os.kill(os.getpid(), -code)
+            # In a session another thread may get it, a moment later.
+            time.sleep(SIGNAL_SECONDS)
         os._exit(code if code >= 0 else 128 - code)
 
     def _tell_exhaustion(self) -> NoReturn:

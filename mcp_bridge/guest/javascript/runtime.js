@@ -168,9 +168,10 @@ class Runtime {
         'memory.list', { prefix, call }, (result) => rows(result.keys.filter((key) => !key.startsWith(TOOLS))),
       ),
       save_tool: (call, given) => this.saveTool(call, given),
-      load_tool: (call, name) => this.#request('memory.load', { key: OWN_TOOLS + name, call }, ({ found, value }) => {
+      load_tool: (call, name) => this.#request('memory.load', { key: OWN_TOOLS + name, call }, ({ found, value, near = [] }) => {
         if (found) return functionOf(value, name);
-        throw new RangeError(`no saved tool '${name}'; runtime.save_tool keeps functions: await runtime.save_tool(${name})`);
+        const meant = near.length === 0 ? '' : `; nearest: ${near.join(', ')}`;
+        throw new RangeError(`no saved tool '${name}'${meant}; runtime.save_tool keeps functions: await runtime.save_tool(${name})`);
       }),
     };
     const made = { discovered_servers: () => this.discovered(), ...more };

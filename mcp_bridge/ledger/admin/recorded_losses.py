@@ -17,6 +17,7 @@ from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
 from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
+from mcp_bridge.ledger.storage import old_references
 from mcp_bridge.ledger.storage.file_opening import check_before_open, connect, open_to_write, write_entries
 from mcp_bridge.ledger.storage.position_file import POSITION_ERROR_CODES, PositionFile
 from mcp_bridge.ledger.storage.storage_errors import unusable
@@ -57,7 +58,9 @@ def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
         raise unusable(path, exc) from None
 
 
-def record_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
+def record_restore(
+    path: Path, master: str | Sequence[str], by: str, made: float | None, *, old_key_is_lost: bool = False
+) -> int:
     """Have a ledger that was restored say so, before it is in its place; the number of the entry.
 
     Args:
@@ -65,12 +68,15 @@ def record_restore(path: Path, master: str | Sequence[str], by: str, made: float
         master: Where the master key is.
         by: Who restores it.
         made: When its backup was made, in seconds since 1970; None where nobody knows.
+        old_key_is_lost: Whether the key of an earlier version is lost for good: no later backup asks for it then.
 
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `ledger_damaged`, `database_unusable`.
     """
 
     def work(transaction: Transaction) -> int:
+        if old_key_is_lost:
+            old_references.give_up_key(transaction.connection)
         has = transaction.log.checkpoint().size
         _append_loss(transaction, posted(to_entry(AcceptedLoss(has, by, restored=True, made=made), LEDGER)))
         return has

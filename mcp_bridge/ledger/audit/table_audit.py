@@ -29,7 +29,14 @@ from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import notes, signing
 from mcp_bridge.ledger.proofs.checkpoints import check_against_log
 from mcp_bridge.ledger.storage.log_head import WRITES, writes_of
-from mcp_bridge.ledger.storage.schema import CELLS_LINKED, ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
+from mcp_bridge.ledger.storage.schema import (
+    CELLS_LINKED,
+    ERASED,
+    OLD_REQUESTS,
+    OLD_REQUESTS_GONE,
+    OLD_REQUESTS_LOST,
+    UNFINISHED,
+)
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
 from mcp_bridge.ledger.storage.sealing import damaged
 
@@ -156,7 +163,7 @@ class TableAudit:
             elif (
                 name in {"origin", "master", OLD_REQUESTS}
                 or (name == WRITES and value == str(writes_of(value)))
-                or (name == CELLS_LINKED and not value)
+                or (name in {CELLS_LINKED, OLD_REQUESTS_LOST} and not value)
             ):
                 continue
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")

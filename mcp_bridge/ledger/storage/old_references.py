@@ -27,7 +27,7 @@ from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, held_execution_mac
-from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
+from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, OLD_REQUESTS_LOST, UNFINISHED
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def forget_erased_values(connection: sqlite3.Connection, log: Log, directory: Pa
             log.finish(connection)
         return
     log.begin(connection)
-    wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
+    wrapped = _requests(log, directory / KEY_FILE) if _has_old_requests(connection) else ""
     do("INSERT INTO meta VALUES (?, ?)", (OLD_REQUESTS, wrapped))
     left = 0
     for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
@@ -97,13 +97,24 @@ def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: li
 
 
 def needs_key(connection: sqlite3.Connection) -> bool:
-    """Whether a ledger is of an earlier version, and has request MACs under the key that is beside it."""
+    """Whether a ledger has request MACs under the key that is beside it, and nobody has said that this is lost."""
+    given_up = connection.execute("SELECT 1 FROM meta WHERE name = ?", (OLD_REQUESTS_LOST,)).fetchone() is not None
+    return not given_up and _has_old_requests(connection)
+
+
+def _has_old_requests(connection: sqlite3.Connection) -> bool:
+    """Whether a ledger is of an earlier version, and has request MACs under a key that isn't in it."""
     (found,) = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
         " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
         (OLD_REQUESTS, OLD_REQUESTS_GONE),
     ).fetchone()
     return bool(found)
+
+
+def give_up_key(connection: sqlite3.Connection) -> None:
+    """Note, in a write transaction, that the key of earlier versions is lost for good."""
+    connection.execute("INSERT INTO meta VALUES (?, '') ON CONFLICT DO NOTHING", (OLD_REQUESTS_LOST,))
 
 
 def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:

@@ -30,6 +30,9 @@ CELLS_LINKED = "cells"
 OLD_REQUESTS_GONE = "gone"
 """The value in place of that key if it is needed and was missing. The key is imported once it is put back."""
 
+OLD_REQUESTS_LOST = "lost requests"
+"""The name in `meta` of a row that says that a person has given up that key: no backup asks for it any more."""
+
 _FORGETTING = (
     # For an erased value: the token by which its entry names it. The rest of the row goes with the execution.
     "ALTER TABLE reference_values ADD COLUMN erased TEXT",

@@ -39,6 +39,9 @@ LOCK_SECONDS = 5.0
 
 _LOCK_POLL_SECONDS = 0.02
 
+_MENDS = {errno.ENOSPC: "Free the disk", errno.EDQUOT: "Free the disk", errno.EROFS: "Mount it writable"}
+"""What to do about errors of writing, but for those that come from whose a file is."""
+
 
 class SecretFile:
     """Secrets in a file of the state directory: `{"format": 1, "secrets": {id: plaintext}}`, mode 0600.
@@ -112,7 +115,8 @@ class SecretFile:
         Raises:
             BridgeError: As `set`.
         """
-        return self.edit(lambda secrets: secrets.pop(secret_id, None) is not None)
+        # Where it isn't there, nothing is made: neither a directory nor a lock in it.
+        return secret_id in self.read() and self.edit(lambda secrets: secrets.pop(secret_id, None) is not None)
 
     def edit(self, change: Callable[[dict[str, str]], T]) -> T:
         """Change the secrets, with no other writer in between; what `change` returns.
@@ -201,19 +205,24 @@ class SecretFile:
         return BridgeError("secrets_file_unsafe", f"{self.path} {why}.", hint=hint, file=str(self.path))
 
     def _unreadable(self, exc: OSError) -> BridgeError:
+        hint = "See to the owner and mode of it and of its directory."
+        if exc.errno == errno.ENOTDIR:
+            hint = "Set MCP_BRIDGE_STATE_DIR, or state_dir in the configuration, to a directory."
         return BridgeError(
-            "secrets_file_unreadable", f"{self.path} can't be read: {exc.strerror}.", file=str(self.path)
+            "secrets_file_unreadable", f"{self.path} can't be read: {exc.strerror}.", hint=hint, file=str(self.path)
         )
 
     def _unwritable(self, exc: OSError) -> BridgeError:
-        mend = "Set MCP_BRIDGE_STATE_DIR to a directory that can be written."
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
-            mend = "Free the disk, or set MCP_BRIDGE_STATE_DIR to another."
-        elif exc.errno == errno.EFBIG:
-            mend = "Shorten what is to be kept, or remove something first."
+        mend = _MENDS.get(exc.errno or 0, "See to its owner and mode")
+        if not os.path.lexists(self.path):
+            # Where there is a file, another directory wouldn't have it: a token that is revoked there stays good here.
+            mend = f"{mend}, or set MCP_BRIDGE_STATE_DIR to a directory that can be written"
+        hint = f"{mend}."
+        if exc.errno == errno.EFBIG:
+            hint = "Shorten what is to be kept, or remove something first."
         return BridgeError(
             "secrets_file_unwritable",
             f"{self.path} can't be written: {exc.strerror}.",
-            hint=f"Nothing has changed. {mend}",
+            hint=f"Nothing has changed. {hint}",
             file=str(self.path),
         )

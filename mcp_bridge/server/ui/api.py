@@ -166,8 +166,10 @@ class Api:
             cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
             before = [await mine.as_recorded(cell) for cell in cells]
         left = await mine.is_left_behind(row)
-        facts = page_data.execution(row, await mine.entries(row), counted[row.id], before, left_behind=left)
-        return JSONResponse(facts)
+        entries, rows = await mine.entries(row), await mine.rows(row)
+        return await _rendered(
+            lambda: page_data.execution(row, entries, rows, counted[row.id], before, left_behind=left)
+        )
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
@@ -175,20 +177,24 @@ class Api:
         row = await mine.execution(request.path_params["id"])
         offset = _integer(request.query_params.get("offset", "0"), "offset")
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
-        entries, status = await mine.entries(row), effective_status(row)
-        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, status=status))
+        rows, status = await mine.rows(row), effective_status(row)
+        return await _rendered(lambda: page_data.timeline_page(rows, offset=offset, limit=limit, status=status))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
         mine = self._overview(request)
         row = await mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
-        page = page_data.timeline_page(
-            await mine.entries(row), offset=0, limit=1, status=effective_status(row), whole=sequence
-        )
-        if not page["rows"]:
-            raise BridgeError("unknown_entry", "The execution has no such entry.")
-        return JSONResponse(page["rows"][0])
+        rows, status = await mine.rows(row), effective_status(row)
+
+        def found() -> dict[str, Any]:
+            page = page_data.timeline_page(rows, offset=0, limit=1, status=status, whole=sequence)
+            if not page["rows"]:
+                raise BridgeError("unknown_entry", "The execution has no such entry.")
+            one: dict[str, Any] = page["rows"][0]
+            return one
+
+        return await _rendered(found)
 
     async def proofs(self, request: Request) -> Response:
         """The proofs that entries of an execution are in the log, which the page itself verifies."""
@@ -211,9 +217,13 @@ class Api:
             raise BridgeError("unknown_program", "The program of this execution can't be read any more.") from None
         if len(program.steps) > MAX_DRAWN_STEPS:
             raise BridgeError("too_large", f"A program of {len(program.steps)} steps is too large for a picture.")
-        done = progress(row, await mine.entries(row))
-        path = taken(program, done.steps, done.waiting, effective_status(row))
-        return Response(svg(draw(program), path), media_type="image/svg+xml")
+        entries = await mine.entries(row)
+
+        def drawn() -> str:
+            done = progress(row, entries)
+            return svg(draw(program), taken(program, done.steps, done.waiting, effective_status(row)))
+
+        return Response(await anyio.to_thread.run_sync(drawn), media_type="image/svg+xml")
 
     async def approvals(self, request: Request) -> Response:
         """Open approvals, oldest first; then decided ones, latest first. With `count`, the number of open ones."""
@@ -279,6 +289,11 @@ def _answering(work: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return JSONResponse({"error": error}, 500)
 
     return answer
+
+
+async def _rendered(facts: Callable[[], dict[str, Any]]) -> Response:
+    """Facts as JSON, both made off the event loop: of a large execution they take long, and others use the loop."""
+    return await anyio.to_thread.run_sync(lambda: JSONResponse(facts()))
 
 
 async def _body(request: Request) -> dict[str, Any]:

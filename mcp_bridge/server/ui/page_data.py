@@ -14,7 +14,7 @@ from mcp_bridge.executions.sessions.sessions import left_by
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.views.overview import ENDED, language_of, name_of, progress, record_of, source_of
-from mcp_bridge.views.timeline import OPEN, timeline, totals
+from mcp_bridge.views.timeline import OPEN, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,8 @@ def summary(row: StoredExecution, counted: EntryCounts) -> dict[str, Any]:
         "status": status,
         "started": row.started,
         "seconds": None if ended is None else max(0.0, ended - row.started),
-        "calls": counted.kinds.get("intent", 0),
+        # What is asked of a tool, a model or the bridge itself: which of them, only the sealed payloads say.
+        "requests": counted.kinds.get("intent", 0),
         "denials": counted.kinds.get("denial", 0),
         "violations": counted.kinds.get("violation", 0),
         "waiting": [_waiting(waits) for waits in record_of(row)["waiting"][:10]],
@@ -85,7 +86,9 @@ _WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "decided",
 
 
 def _waiting(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name) for name in _WAITING if name != "execution" or name in row}
+    shown = {name: row.get(name) for name in _WAITING if name != "execution" or name in row}
+    # A program that waits no more.
+    return shown | ({"is_over": not row["waiting"]} if "execution" in row else {})
 
 
 def session(row: StoredExecution, before: Sequence[StoredExecution]) -> dict[str, Any] | None:
@@ -125,6 +128,7 @@ def _cell(row: StoredExecution) -> dict[str, Any]:
 def execution(
     row: StoredExecution,
     entries: Sequence[Recorded],
+    rows: Sequence[TimelineRow],
     counted: EntryCounts,
     before: Sequence[StoredExecution] = (),
     *,
@@ -135,6 +139,7 @@ def execution(
     Args:
         row: The execution.
         entries: Its entries.
+        rows: Its timeline.
         counted: How many it has of each kind.
         before: Of a session's cell, the cells before it, the last first.
         left_behind: Whether it is a cell that its session has left behind.
@@ -148,7 +153,7 @@ def execution(
         "left_behind": left_behind,
         "unresolved": [{"step": one["step"], "tool": one["tool"]} for one in record.get("unresolved", ())],
         "dry_run": was_run_dry(row, effective_status(row)),
-        "totals": asdict(totals(timeline(entries))),
+        "totals": asdict(totals(rows)),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
         "results": [[label, clipped(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
@@ -187,18 +192,17 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def timeline_page(
-    entries: Sequence[Recorded], *, offset: int, limit: int, status: str, whole: int | None = None
+    rows: Sequence[TimelineRow], *, offset: int, limit: int, status: str, whole: int | None = None
 ) -> dict[str, Any]:
     """A page of timeline rows.
 
     Args:
-        entries: All entries of the execution.
+        rows: All rows of the execution's timeline.
         offset: The index of the first row.
         limit: The maximum number of rows.
         status: The execution's effective status, which says what is with calls without an outcome.
         whole: An entry; if given, only its row is returned, uncut.
     """
-    rows = timeline(entries)
     some = rows[offset : offset + limit] if whole is None else [row for row in rows if whole in row.sequences]
     most = MAX_SHOWN_CHARS if whole is None else MAX_WHOLE_CHARS
     return {

@@ -21,6 +21,7 @@ from script_hosts import (  # noqa: F401
 )
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import with_decisions
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.replay import replayed
@@ -29,7 +30,9 @@ from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import RENDERING_VERSION
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.ledger.storage.execution_store import StoredExecution
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -402,6 +405,35 @@ await local.again({text: "c"});
     assert hosts.run(code)["status"] == "cancelled"
 
 
+async def test_a_script_that_depends_on_how_long_a_call_took_goes_on_at_the_pace_of_its_calls(either):
+    hosts = either
+    code = {
+        "python": """
+import asyncio
+task, n = asyncio.ensure_future(local.once(text="slow", seconds=1.5)), 0
+while not task.done():
+    await asyncio.sleep(0.3)
+    n += 1
+print(await local.once(text="soon" if n == 1 else "late"))
+await local.again(text="end")
+""",
+        "javascript": """
+let done = false, n = 0;
+local.once({ text: "slow", seconds: 1.5 }).then(() => { done = true; });
+while (!done) {
+  await new Promise((next) => setTimeout(next, 300));
+  n += 1;
+}
+console.log(await local.once({ text: n === 1 ? "soon" : "late" }));
+await local.again({ text: "end" });
+""",
+    }
+    hosts.run(code, die="before:again end")
+    record = hosts.run(code)
+    assert (record["status"], record["stdout"]) == ("success", "once:late\n"), record["error"]
+    assert hosts.done == ["once slow", "once late", "again end"]
+
+
 # Of what tools a server's functions are made is not recorded, nor which are offered for a name that never is one.
 CHANGING = {
     "python": """
@@ -673,6 +705,9 @@ console.log(trace.status, trace.output, await local.again({ text: "c" }));
         assert (waits["kind"], waits["waiting"][0]["kind"]) == ("program", "in_doubt")
         assert hosts.run(code) == record
         hosts.settle(waits["execution"], how="happened", value="once:b")
+        async with Database(hosts.state / FILE_NAME) as database:
+            (waits,) = await with_decisions(ProgramStore(database), record["execution"], record["waiting"])
+        assert (waits["kind"], waits["waiting"]) == ("program", [])
         record = hosts.run(code)
     assert (record["status"], record["stdout"]) == ("success", "success once:b again:c\n")
     assert [line for line in hosts.done if line.startswith("once")] == ["once a", "once b"]

@@ -11,6 +11,8 @@ export function approvalsPage(main) {
   const cards = new Map();
   let last = "";
   let couldDecide = null;
+  // The question that somebody has come for, from the page of its execution.
+  let sought = new URLSearchParams(location.search).get("question");
 
   fill(main, h("h1", {}, "Approvals"), waiting, decided);
 
@@ -44,6 +46,12 @@ export function approvalsPage(main) {
       waiting.prepend(h("div", { class: "empty" }, h("h2", {}, "Nothing waits for a person"),
         h("p", {}, "When the policy or a program wants a person's word, the question is here.")));
     }
+    if (sought !== null) {
+      const card_ = cards.get(sought);
+      sought = null;
+      card_?.scrollIntoView({ block: "start" });
+      card_?.focus();
+    }
     fill(decided, answered.length ? [h("h2", { id: "decided" }, "Decided"), table(answered)] : null);
   }
 
@@ -68,7 +76,7 @@ export function approvalsPage(main) {
       }
     }
 
-    return h("article", { class: "card question", "aria-labelledby": `title-${key}` },
+    return h("article", { class: "card question", tabindex: "-1", "aria-labelledby": `title-${key}` },
       h("h2", { id: `title-${key}` }, heading(row)),
       h("dl", { class: "facts" },
         row.program ? fact("Program", `${row.program}${row.origin ? ` (the ${row.origin}'s)` : ""}`) : null,

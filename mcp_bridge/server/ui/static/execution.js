@@ -30,6 +30,7 @@ export function executionPage(main, id, refresh) {
   const source = h("section", { "aria-labelledby": "source" });
   const opened = new Set();
   const wholes = new Map();
+  const unfetched = new Map();
   const proofs = new Proofs(id, () => showRows());
   let rows = { rows: [], total: 0, began: null, ended: null };
   let wanted = PROVEN_AT_ONCE;
@@ -150,7 +151,7 @@ export function executionPage(main, id, refresh) {
         h("code", {}, `mcp-bridge execution resume ${short(id)}`), ".");
     }
     if (row.kind === "approval") {
-      return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: at("/approvals") }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
+      return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: at(`/approvals?question=${encodeURIComponent(`${id}.${row.effect}`)}`) }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
     if (row.kind === "in_doubt") {
       return notice("warn", row.step === row.effect ? "The call " : "The step ", step, " is in doubt: ", h("code", {}, row.tool), ` may have been called, ${moment(row.since)}. A person has to say what happened: `,
@@ -159,7 +160,8 @@ export function executionPage(main, id, refresh) {
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
     if (row.kind === "program") {
       return notice("warn", "The call ", step, " waits for the program ",
-        h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name), ".");
+        h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name),
+        !row.is_over ? "." : [", which waits no more. It goes on when it is resumed: ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), "."]);
     }
     const what = row.kind === "event" ? " waits for the event " : " waits for the outcome of ";
     return notice("warn", "The step ", step, what, h("code", {}, row.name), row.due ? ` until ${moment(row.due)}` : "", ". Resume it with ",
@@ -219,7 +221,10 @@ export function executionPage(main, id, refresh) {
     const found = wholes.get(String(row.sequences));
     const whole = found ?? row;
     const [given, value] = { call: ["Arguments", "Result"], request: ["Arguments", "Answer"], model: ["Question", "Answer"], decision: ["Question", "Decision"] }[row.kind] ?? ["Details", "Details"];
-    const all = () => (found ? null : h("button", { class: "link", onclick: () => fetchWhole(row) }, "Show all of it"));
+    const all = () => (found ? null : [
+      h("button", { class: "link", "data-key": `all-${row.sequences[0]}`, onclick: () => fetchWhole(row) }, "Show all of it"),
+      unfetched.has(String(row.sequences)) ? notice("bad", unfetched.get(String(row.sequences))) : null,
+    ]);
     return h("div", { class: "details" },
       row.damaged ? notice("bad", row.damaged) : null,
       row.erased ? notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " What it was given and what it gave are erased. That it happened stays proven.") : null,
@@ -233,7 +238,14 @@ export function executionPage(main, id, refresh) {
   }
 
   async function fetchWhole(row) {
-    wholes.set(String(row.sequences), await get(`${path}/entries/${row.sequences[0]}`));
+    const key = String(row.sequences);
+    unfetched.delete(key);
+    try {
+      wholes.set(key, await get(`${path}/entries/${row.sequences[0]}`));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      unfetched.set(key, error.message);
+    }
     showRows();
   }
 

@@ -17,7 +17,7 @@ function poolLine(pool) {
 export function listPage(main, refresh) {
   document.title = "Executions · mcp-bridge";
   const asked = new URLSearchParams(location.search);
-  const search = h("input", { type: "search", name: "query", id: "query", maxlength: "200", placeholder: "id, program, tool…", value: asked.get("query") });
+  const search = h("input", { type: "search", name: "query", id: "query", maxlength: "200", placeholder: "id, program, tool, session…", value: asked.get("query") });
   const status = choice("status", "Status", { "": "any status", ...Object.fromEntries(STATUSES.map((name) => [name, name])) }, asked);
   const kind = choice("kind", "Kind", { "": "scripts and programs", script: "scripts", program: "programs" }, asked);
   const age = choice("age", "Started", AGES, asked);
@@ -107,7 +107,7 @@ function table(rows) {
     h("thead", {}, h("tr", {},
       h("th", { scope: "col" }, "Execution"), h("th", { scope: "col" }, "Status"),
       h("th", { scope: "col", class: "medium" }, "Started"), h("th", { scope: "col", class: "medium number" }, "Took"),
-      h("th", { scope: "col", class: "wide number" }, "Calls"), h("th", { scope: "col", class: "wide" }, "Remarks"))),
+      h("th", { scope: "col", class: "wide number", title: "What it asked of tools, of models and of the bridge, waits included" }, "Requests"), h("th", { scope: "col", class: "wide" }, "Remarks"))),
     h("tbody", {}, rows.map((row) => h("tr", {},
       h("th", { scope: "row" },
         h("a", { href: at(`/executions/${encodeURIComponent(row.id)}`), "data-key": row.id }, row.name || "unnamed"),
@@ -116,7 +116,7 @@ function table(rows) {
       h("td", {}, pill(row.status), row.waiting.length ? h("span", { class: "sub" }, waits(row.waiting)) : null),
       h("td", { class: "medium" }, h("time", { datetime: exactly(row.started) }, moment(row.started))),
       h("td", { class: "medium number" }, duration(row.seconds)),
-      h("td", { class: "wide number" }, row.calls.toLocaleString()),
+      h("td", { class: "wide number" }, row.requests.toLocaleString()),
       h("td", { class: "wide" }, remarks(row))))));
 }
 
