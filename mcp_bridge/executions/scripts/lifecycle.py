@@ -636,7 +636,8 @@ class Scripts:
         try:
             active, record = await run_with_sandbox_recovery(active, self._run_once, recovered)
             if (paced := await self._paced(active, record)) is not None:
-                active, record = await run_with_sandbox_recovery(paced, self._run_once, recovered)
+                active = paced  # what is cancelled from now on
+                active, record = await run_with_sandbox_recovery(active, self._run_once, recovered)
             with anyio.CancelScope(shield=True):
                 await self._keep(active, record)
         except BaseException as exc:
