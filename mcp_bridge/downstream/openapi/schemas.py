@@ -7,6 +7,7 @@ what fits beyond the limit, the service alone decides (`LEFT_OUT`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
@@ -161,7 +162,10 @@ class SchemaSet:
             if isinstance(value, float) and not math.isfinite(value):
                 # A bound that is none (`maximum: .inf`). JSON has no such number.
                 continue
-            if key in _PLAIN:
+            if key in _PLAIN and _is_deep(value):
+                # A default, for example. What is told of a tool isn't nested more than so.
+                out |= {} if key in _ANNOTATIONS else self._left_out
+            elif key in _PLAIN:
                 out[key] = self._plain(key, value)
                 self._left -= len(key) + 6 + (len(value) if isinstance(value, str) else 0)
             elif key in _ONE:
@@ -233,8 +237,8 @@ class SchemaSet:
         if isinstance(enum := out.get("enum"), list) and len(enum) > _MAX_ENUM:
             del out["enum"]
             out |= self._left_out
-        # In 3.0, `format` says what is a file; as JSON, a file is its base64.
-        if out.get("format") in {"binary", "byte"} and out.get("type") == "string":
+        # In 3.0, `format`, of any type here, says what is a file; as JSON, a file is its base64.
+        if out.get("format") in ("binary", "byte") and out.get("type") == "string":
             del out["format"]
             out["contentEncoding"] = "base64"
         return out
@@ -327,3 +331,14 @@ class SchemaSet:
             shape.required += [name for name in required if isinstance(name, str)]
         if isinstance(others := schema.get("additionalProperties"), dict) and others:
             shape.others = shape.others or Node(others, uri)
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value has more levels than a schema. Not recursive."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, (dict, list)))
+        level = [each for each in itertools.chain.from_iterable(inner) if isinstance(each, (dict, list))]
+        if not level:
+            return False
+    return True
