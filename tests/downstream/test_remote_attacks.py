@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import html
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -27,6 +28,7 @@ from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
 from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
+from mcp_bridge.downstream.transports import http_transport
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Tenant
@@ -380,6 +382,29 @@ async def test_requests_of_a_server_without_end_hold_up_nobody():
     assert most <= 50
     assert tasks < 500
     assert slowest < 2
+
+
+async def test_a_server_pays_for_what_is_looked_at_of_its_messages(monkeypatch):
+    """Messages full of escapes, in which credentials are looked for, hold up the others no longer than its share."""
+    charged = []
+    monkeypatch.setattr(Tenant, "charge", lambda _self, seconds: charged.append(seconds))
+    clock = itertools.count()
+    monkeypatch.setattr(http_transport, "thread_time", lambda: next(clock))
+
+    async def answer(_request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        said = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "%41" * 99}}
+        events = [said] * 5 + [server.result(message)]
+        return Response("".join(f"data: {json.dumps(each)}\n\n" for each in events), media_type="text/event-stream")
+
+    server = ScriptedServer(answer)
+    async with serving(server.app) as port, Fleet([remote(port, headers={"X-Api-Key": SECRET})]) as fleet:
+        await fleet.server("remote").tools()
+        charged.clear()
+        assert await text(fleet) == "done"
+    # One of the patched clock's seconds for each.
+    assert charged.count(1) == 6
 
 
 async def test_cookies_are_bounded():

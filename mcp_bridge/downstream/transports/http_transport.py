@@ -20,6 +20,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -70,7 +71,7 @@ from mcp_bridge.downstream.transports.lines import Oversized
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.transports.server_messages import BOM, MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -502,7 +503,8 @@ class HttpTransport:
             message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)
             await self.pass_on(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             await self._flush()
-        raise RequestFailedError(replace(failure, said=self._hidden.shown(said.encode("utf-8", "replace"))))
+        told = said.encode("utf-8", "replace")
+        raise RequestFailedError(replace(failure, said=await off_loop(told, self._hidden.shown, told)))
 
     async def _read_json(self, response: httpx2.Response, post: Post) -> RemoteFailure:
         body = bytearray()
@@ -582,8 +584,13 @@ class HttpTransport:
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # entered
-        if isinstance(item, bytes):
-            item = await off_loop(item, self._hidden.hide, item)
+        if isinstance(item, bytes) and is_large(item):
+            item = await on_thread(self._hidden.hide, item)
+        elif isinstance(item, bytes):
+            # One of many escapes takes milliseconds, and a server may send it without end.
+            began = thread_time()
+            item = self._hidden.hide(item)
+            self.tenant.charge(thread_time() - began)
         await self._send.send(item)
 
     async def _flush(self) -> None:
