@@ -431,6 +431,16 @@ def test_aliases_of_aliases_cost_no_more_than_they_are():
     assert len(json.dumps(service.tools)) < 200_000
 
 
+@pytest.mark.parametrize("value", ["*a20", "&z [*z]", "&z {z: *z}"])
+@pytest.mark.parametrize("keyword", ["default", "const", "enum"])
+def test_a_value_that_is_there_too_often_is_left_out(keyword, value):
+    lines = ["openapi: 3.1.0", "x-0: &a0 [x, y]"]
+    lines += [f"x-{number}: &a{number} [*a{number - 1}, *a{number - 1}]" for number in range(1, 21)]
+    lines.append(f"paths: {{/a: {{get: {{parameters: [{{name: x, in: query, schema: {{{keyword}: {value}}}}}]}}}}}}")
+    (tool,) = compiled("\n".join(lines)).tools
+    assert keyword not in tool["inputSchema"]["properties"]["x"]
+
+
 def test_schemas_are_cut_where_all_tools_together_would_be_too_large():
     schema = {
         "type": "object",

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.downstream.catalog.listing_limits import size_of
 from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT
 from mcp_bridge.downstream.openapi.document_references import Node, last_name
 from mcp_bridge.downstream.openapi.document_text import DocumentError
@@ -27,6 +28,9 @@ _MAX_DEPTH = 30
 
 _MAX_PARTS = 200
 """Parts and alternatives of one form that are looked at."""
+
+_MAX_VALUE_BYTES = 48_000
+"""The estimated size of a value in a schema: as much as a tool's schemas have."""
 
 _MAX_DESCRIPTION = 600
 _MAX_ENUM = 300
@@ -162,8 +166,7 @@ class SchemaSet:
             if isinstance(value, float) and not math.isfinite(value):
                 # A bound that is none (`maximum: .inf`). JSON has no such number.
                 continue
-            if key in _PLAIN and _is_deep(value):
-                # A default, for example. What is told of a tool isn't nested more than so.
+            if key in _PLAIN and _is_excessive(value):
                 out |= {} if key in _ANNOTATIONS else self._left_out
             elif key in _PLAIN:
                 out[key] = self._plain(key, value)
@@ -333,11 +336,18 @@ class SchemaSet:
             shape.others = shape.others or Node(others, uri)
 
 
-def _is_deep(value: Any) -> bool:
-    """Whether a value has more levels than a schema. Not recursive."""
+def _is_excessive(value: Any) -> bool:
+    """Whether a value, a default for example, is larger than a tool's schemas, or nested deeper than one.
+
+    By aliases of YAML it may be a part of itself, or be there more often than could be counted.
+    """
+    if not isinstance(value, (dict, list)):
+        return False
+    if size_of(value, _MAX_VALUE_BYTES) > _MAX_VALUE_BYTES:
+        return True
     level = [value]
     for _ in range(_MAX_DEPTH):
-        inner = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, (dict, list)))
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
         level = [each for each in itertools.chain.from_iterable(inner) if isinstance(each, (dict, list))]
         if not level:
             return False
