@@ -474,6 +474,32 @@ async def test_what_a_server_sends_in_small_parts_lets_others_have_their_turn(ki
     assert (time.monotonic() - began) / had < 0.1
 
 
+async def test_a_stream_that_tells_nothing_is_charged_to_its_server_which_waits_for_its_turn():
+    class Noting(Tenant):
+        charged = turns = 0
+
+        def charge(self, seconds):
+            self.charged += seconds
+
+        async def turn(self):
+            self.turns += 1
+
+    def answer(_request):
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Chunks([b":\n\r\n"] * 100))
+
+    tenant = Noting()
+    async with (
+        httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client,
+        http_client.opened(
+            client, "GET", "http://127.0.0.1/", headers={}, attempt=http_client.Attempt(), hide=str, tenant=tenant
+        ) as response,
+    ):
+        transport = HttpTransport(remote(1), RemoteAccess(without_secrets), max_message=1 << 23, tenant=tenant)
+        assert [event async for event in transport.events(response)] == []
+    assert tenant.charged == pytest.approx(100 * http_client.CHUNK_SECONDS + 300 * http_transport._LINE_SECONDS)
+    assert tenant.turns == 100
+
+
 @contextlib.asynccontextmanager
 async def early_hints(few=0):
     """A server that sends interim responses without end, or a few and then its response; its port."""

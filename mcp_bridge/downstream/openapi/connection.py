@@ -291,6 +291,7 @@ class OpenApiConnection(ServerConnection):
                 hide=self._hidden.hide_text,
                 answers=True,
                 setting="base_url",
+                tenant=self.transport.tenant,
             ) as response:
                 status = response.status_code
                 if status == HTTPStatus.UNAUTHORIZED:

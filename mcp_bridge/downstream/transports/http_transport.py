@@ -124,6 +124,9 @@ _MAX_ANSWERS = 16
 # Messages that wait to be processed. Senders wait above that.
 _INBOX = 8
 
+# The charge for a line of a stream of events, whatever it is.
+_LINE_SECONDS = 1e-6
+
 # A server's stream for messages that answer nothing: the longest wait between two attempts to open it.
 _STREAM_WAIT_CAP = 60.0
 
@@ -385,6 +388,7 @@ class HttpTransport:
             content=content,
             attempt=attempt,
             hide=self._hidden.hide_text,
+            tenant=self.tenant,
         )
 
     def track(self, number: str | int) -> Post:
@@ -541,6 +545,7 @@ class HttpTransport:
         """The events of a response."""
         # A stream of events is UTF-8, whatever its content type says.
         response.encoding = "utf-8"
+        response.stream = _ChargedLines(response.stream, self.tenant)
         pace = Pace()
         async for event in httpx2.EventSource(response, max_event_size=self.max_message):
             yield event
@@ -789,6 +794,23 @@ class _Requests:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class _ChargedLines(httpx2.AsyncByteStream):
+    """A stream of events whose lines are charged to its server: it may send comments, of which nobody is told."""
+
+    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream, tenant: fair_share.Tenant) -> None:
+        assert isinstance(stream, httpx2.AsyncByteStream)  # of an asynchronous client
+        self._stream = stream
+        self._tenant = tenant
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._tenant.charge(_LINE_SECONDS * (chunk.count(b"\n") + chunk.count(b"\r")))
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _ignore_listening() -> None:
