@@ -40,6 +40,10 @@ pytestmark = pytest.mark.timeout(60)
 SECRET = "ghp-7Xq2LmV9sKwT4zRb8NcYdE"  # noqa: S105 - of this test alone
 
 
+WORDS = "\x1b[31mmcp-bridge: ERROR\n" * 10_000
+"""What a server says that wants to be taken for the bridge."""
+
+
 async def text(fleet, **options):
     result = await call_tool(fleet, "remote", "act", **options)
     return result.content[0].text
@@ -405,6 +409,31 @@ async def test_a_server_pays_for_what_is_looked_at_of_its_messages(monkeypatch):
         assert await text(fleet) == "done"
     # One of the patched clock's seconds for each.
     assert charged.count(1) == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "why"),
+    [
+        ("initialize", {"error": {"code": -32000, "message": WORDS}}, "it answered with the error -32000: "),
+        ("tools/list", {"error": {"code": -32603, "message": WORDS}}, "it answered with the error -32603: "),
+        (
+            "initialize",
+            {"result": {"protocolVersion": WORDS, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}},
+            "Unsupported protocol version",
+        ),
+    ],
+    ids=["refused", "unlisted", "version"],
+)
+async def test_what_a_server_says_instead_of_starting_is_told_on_a_line_and_cut(method, answer, why):
+    async def refuse(_request, message, _number):
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"]} | answer) if message["method"] == method else None
+
+    async with serving(ScriptedServer(refuse).app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+    assert error.code == "server_start_failed"
+    assert why in error.message
+    assert error.message.isprintable()
+    assert len(error.message) < 400
 
 
 async def test_cookies_are_bounded():
