@@ -11,6 +11,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 from downstream_calls import call_tool
+from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken
 from oauth_fixtures import Visitor, logged_in, login_store
 
 from mcp_bridge.downstream.client.fleet import Fleet
@@ -20,7 +21,8 @@ from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
 from mcp_bridge.downstream.oauth import server_probe
 from mcp_bridge.downstream.oauth.endpoints import url_problem
 from mcp_bridge.downstream.oauth.login_errors import UnreachableError
-from mcp_bridge.downstream.oauth.oauth_flow import FlowError
+from mcp_bridge.downstream.oauth.login_record import Login
+from mcp_bridge.downstream.oauth.oauth_flow import FlowError, RefreshProvider
 from mcp_bridge.errors import BridgeError
 
 RESOURCE = "/.well-known/oauth-protected-resource/mcp"
@@ -199,6 +201,40 @@ async def test_a_demand_for_a_token_leads_to_no_address_that_the_server_couldnt_
     with lying(challenge=f'Bearer resource_metadata="{where}"') as (url, _):
         message = await refused(url, tmp_path)
     assert "its address" in message or "no answer" in message
+
+
+@pytest.mark.parametrize(
+    ("challenge", "why"),
+    [
+        ('Bearer resource_metadata="{url}/\xe9"', "register clients automatically"),
+        ('Bearer resource_metadata="{url}/\x1b"', "not a valid one"),
+        ('Bearer realm="M\xfcller", resource_metadata="file:///x"', "not a valid address"),
+        ('Bearer resource_metadata="http://[::1"', "not a valid one"),
+        ('Bearer scope="M\xfcller"', "register clients automatically"),
+    ],
+)
+async def test_a_demand_for_a_token_may_have_any_letters(tmp_path, challenge, why):
+    with lying({"registration_endpoint": None}, challenge=challenge) as (url, _):
+        assert why in await refused(url, tmp_path)
+
+
+def test_an_address_that_no_request_can_go_to_revokes_nothing():
+    here = "https://auth.example.com"
+    login = Login(
+        server="liar",
+        url="https://mcp.example.com",
+        client=OAuthClientInformationFull(client_id="bridge", token_endpoint_auth_method="none"),  # noqa: S106
+        metadata=OAuthMetadata(
+            issuer=here,
+            authorization_endpoint=f"{here}/a",
+            token_endpoint=f"{here}/t",
+            revocation_endpoint=f"{here}/{'r' * 70_000}",
+        ),
+        tokens=OAuthToken(access_token="a"),  # noqa: S106
+        made_at=0,
+        rotates=True,
+    )
+    assert RefreshProvider(login, None).revocation("a", "access_token") is None
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,19 @@ PET = {
 }
 
 
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def form(field):
+    """The body of an operation: a form with one field."""
+    schema = {"type": "object", "properties": {"f": field}}
+    return {"content": {"multipart/form-data": {"schema": schema}}}
+
+
 def schema_of(service, name):
     return next(tool for tool in service.tools if tool["name"] == name)["inputSchema"]
 
@@ -418,6 +431,16 @@ def test_aliases_of_aliases_cost_no_more_than_they_are():
     assert len(json.dumps(service.tools)) < 200_000
 
 
+@pytest.mark.parametrize("value", ["*a20", "&z [*z]", "&z {z: *z}"])
+@pytest.mark.parametrize("keyword", ["default", "const", "enum"])
+def test_a_value_that_is_there_too_often_is_left_out(keyword, value):
+    lines = ["openapi: 3.1.0", "x-0: &a0 [x, y]"]
+    lines += [f"x-{number}: &a{number} [*a{number - 1}, *a{number - 1}]" for number in range(1, 21)]
+    lines.append(f"paths: {{/a: {{get: {{parameters: [{{name: x, in: query, schema: {{{keyword}: {value}}}}}]}}}}}}")
+    (tool,) = compiled("\n".join(lines)).tools
+    assert keyword not in tool["inputSchema"]["properties"]["x"]
+
+
 def test_schemas_are_cut_where_all_tools_together_would_be_too_large():
     schema = {
         "type": "object",
@@ -578,6 +601,45 @@ async def test_a_text_that_was_cut_in_two_costs_a_document_nothing():
     (tool,) = (await compile_order(order)).service.tools
     assert tool["description"].startswith("cut \ufffd, late \ufffd, whole \U0001f600, plain \\ud83d")
     assert tool["inputSchema"]["properties"]["a"]["enum"] == ["\ufffd"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"swagger": "\\u001b[2J\\n"}',
+        json.dumps(document({}, servers=[{"url": "/", "variables": {"\n\x1b[31mmcp-bridge: ERROR": {}}}])),
+        "openapi: 3.1.0\n\x00",
+    ],
+)
+def test_what_is_wrong_with_a_document_has_no_line_of_its_own(text):
+    assert compiled(text, outcome=True).problem.isprintable()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"components": {"securitySchemes": {"k": {"type": {}}}}},
+        {"components": {"securitySchemes": {"k": {"type": "apiKey", "name": "x", "in": []}}}},
+        {"paths": {"/bad": {"get": {"servers": {"url": "/"}}}}},
+        {"paths": {"/bad": {"get": {"parameters": [{"$ref": "http://[::1"}]}}}},
+        {"x-example": {"$ref": "http://[::1"}},
+        {"paths": {"/a": {"get": {"parameters": [{"name": "x", "in": "query", "schema": {"format": {}}}]}}}},
+        {
+            "paths": {
+                "/a": {"post": {"requestBody": form({"oneOf": [{"format": "binary"}, {"format": [], "enum": []}]})}}
+            }
+        },
+        {"paths": {"/a": {"get": {"parameters": [{"name": "x", "in": "query", "schema": {"default": nested(500)}}]}}}},
+        {"paths": {"/a": {"get": {"parameters": [{"name": "x", "in": "query", "schema": {"const": nested(500)}}]}}}},
+    ],
+    ids=range(9),
+)
+async def test_a_malformed_part_costs_a_document_nothing_else(parts):
+    text = document({"/good": {"get": {"operationId": "good"}}, **parts.pop("paths", {})}, **parts)
+    order = Order(server="s", main="file:///a", documents={"file:///a": json.dumps(text)}, operations=("*",))
+    outcome = await compile_order(order)
+    assert outcome.service is not None
+    assert "good" in outcome.service.operations
 
 
 def test_a_notice_has_no_line_of_the_documents_own():

@@ -1,6 +1,7 @@
 """Where a service's document comes from, what it may refer to, and where its calls and credentials go."""
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
-from mcp_bridge.downstream.openapi import document_fetching
+from mcp_bridge.downstream.openapi import connection, document_fetching
 from mcp_bridge.downstream.openapi.base_url import base_url_of
 from mcp_bridge.downstream.openapi.compiled_service import Service
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
@@ -106,6 +107,7 @@ async def test_a_fetched_document_refers_to_its_own_origin_alone_and_gets_no_cre
         "/a": {"$ref": "more.json"},
         "/b": {"$ref": "http://127.0.0.1:1/x.json"},
         "/c": {"$ref": "file:///etc/passwd"},
+        "/d": {"$ref": "http://127.0.0.1:99999999/x.json"},
     }
 
     def answer(request):
@@ -118,11 +120,30 @@ async def test_a_fetched_document_refers_to_its_own_origin_alone_and_gets_no_cre
         here = f"http://127.0.0.1:{port}"
         names, notices = await tools(spec(f"{here}/d.json", url="https://api.example.com", headers={"X-Key": "k" * 30}))
         assert names == ["a"]
-        assert "\n".join(notices).count("at another address than the document") == 2
+        assert "\n".join(notices).count("at another address than the document") == 3
         assert seen == [("/d.json", None), ("/more.json", None)]
         seen.clear()
         await tools(spec(f"{here}/d.json", url=here, headers={"X-Key": "k" * 30}))
         assert seen == [("/d.json", "k" * 30), ("/more.json", "k" * 30)]
+
+
+async def test_what_grows_with_a_document_is_done_on_another_thread(tmp_path, monkeypatch):
+    done = []
+
+    def noting(function):
+        def noted(*args):
+            done.append(threading.current_thread())
+            return function(*args)
+
+        return noted
+
+    monkeypatch.setattr(connection, "listing_from_wire", noting(connection.listing_from_wire))
+    monkeypatch.setattr(document_fetching, "_decoded", noting(document_fetching._decoded))
+    file = tmp_path / "openapi.json"
+    file.write_text(json.dumps(document({"/a": GET})))
+    await tools(spec(file))
+    assert len(done) == 2
+    assert threading.current_thread() not in done
 
 
 @pytest.mark.parametrize(

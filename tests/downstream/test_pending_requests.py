@@ -110,7 +110,11 @@ async def test_progress_is_told_to_its_request_alone(caplog):
     assert requests.progress({"progressToken": one})
     assert requests.progress({"progressToken": other, "progress": 1})
     assert requests.progress({"progressToken": FIRST_ID + 1000, "progress": 1})
+    assert requests.progress({"progressToken": one, "progress": 10**400})
     assert told == [(1.0, 4.0, "begun"), (2.5, None, None)]
+    assert requests.progress({"progressToken": one, "progress": 1, "total": -(10**400)})
+    assert told[2:] == [(1.0, None, None)]
+    assert not caplog.text
     assert requests.progress({"progressToken": failing, "progress": 1})
     assert "was not forwarded" in caplog.text
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import html
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -27,6 +28,7 @@ from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
 from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
+from mcp_bridge.downstream.transports import http_transport
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Tenant
@@ -36,6 +38,10 @@ from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile
 pytestmark = pytest.mark.timeout(60)
 
 SECRET = "ghp-7Xq2LmV9sKwT4zRb8NcYdE"  # noqa: S105 - of this test alone
+
+
+WORDS = "\x1b[31mmcp-bridge: ERROR\n" * 10_000
+"""What a server says that wants to be taken for the bridge."""
 
 
 async def text(fleet, **options):
@@ -382,6 +388,54 @@ async def test_requests_of_a_server_without_end_hold_up_nobody():
     assert slowest < 2
 
 
+async def test_a_server_pays_for_what_is_looked_at_of_its_messages(monkeypatch):
+    """Messages full of escapes, in which credentials are looked for, hold up the others no longer than its share."""
+    charged = []
+    monkeypatch.setattr(Tenant, "charge", lambda _self, seconds: charged.append(seconds))
+    clock = itertools.count()
+    monkeypatch.setattr(http_transport, "thread_time", lambda: next(clock))
+
+    async def answer(_request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        said = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "%41" * 99}}
+        events = [said] * 5 + [server.result(message)]
+        return Response("".join(f"data: {json.dumps(each)}\n\n" for each in events), media_type="text/event-stream")
+
+    server = ScriptedServer(answer)
+    async with serving(server.app) as port, Fleet([remote(port, headers={"X-Api-Key": SECRET})]) as fleet:
+        await fleet.server("remote").tools()
+        charged.clear()
+        assert await text(fleet) == "done"
+    # One of the patched clock's seconds for each.
+    assert charged.count(1) == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "why"),
+    [
+        ("initialize", {"error": {"code": -32000, "message": WORDS}}, "it answered with the error -32000: "),
+        ("tools/list", {"error": {"code": -32603, "message": WORDS}}, "it answered with the error -32603: "),
+        (
+            "initialize",
+            {"result": {"protocolVersion": WORDS, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}},
+            "Unsupported protocol version",
+        ),
+    ],
+    ids=["refused", "unlisted", "version"],
+)
+async def test_what_a_server_says_instead_of_starting_is_told_on_a_line_and_cut(method, answer, why):
+    async def refuse(_request, message, _number):
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"]} | answer) if message["method"] == method else None
+
+    async with serving(ScriptedServer(refuse).app) as port, Fleet([remote(port)]) as fleet:
+        error = await failure(fleet)
+    assert error.code == "server_start_failed"
+    assert why in error.message
+    assert error.message.isprintable()
+    assert len(error.message) < 400
+
+
 async def test_cookies_are_bounded():
     async def set_many(_request, message, number):
         if message["method"] != "tools/call":
@@ -447,6 +501,32 @@ async def test_what_a_server_sends_in_small_parts_lets_others_have_their_turn(ki
     task.cancel()
     assert had > 5
     assert (time.monotonic() - began) / had < 0.1
+
+
+async def test_a_stream_that_tells_nothing_is_charged_to_its_server_which_waits_for_its_turn():
+    class Noting(Tenant):
+        charged = turns = 0
+
+        def charge(self, seconds):
+            self.charged += seconds
+
+        async def turn(self):
+            self.turns += 1
+
+    def answer(_request):
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Chunks([b":\n\r\n"] * 100))
+
+    tenant = Noting()
+    async with (
+        httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client,
+        http_client.opened(
+            client, "GET", "http://127.0.0.1/", headers={}, attempt=http_client.Attempt(), hide=str, tenant=tenant
+        ) as response,
+    ):
+        transport = HttpTransport(remote(1), RemoteAccess(without_secrets), max_message=1 << 23, tenant=tenant)
+        assert [event async for event in transport.events(response)] == []
+    assert tenant.charged == pytest.approx(100 * http_client.CHUNK_SECONDS + 300 * http_transport._LINE_SECONDS)
+    assert tenant.turns == 100
 
 
 @contextlib.asynccontextmanager

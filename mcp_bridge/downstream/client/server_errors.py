@@ -22,7 +22,7 @@ from mcp_bridge.downstream.catalog.resource_tools import ResourceTool
 from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import TOO_LARGE_HINT, BridgeError
-from mcp_bridge.escaping import escape_name
+from mcp_bridge.escaping import escape_name, one_line
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -45,6 +45,9 @@ _RESOURCE_NOT_FOUND = -32002
 
 # Maximum characters of a decoder's message in an error.
 _REASON = 200
+
+# Maximum characters of what a server says with an error of its own that are looked at.
+_QUOTED = 4_000
 
 # Maximum characters of the data of a JSON-RPC error in an error's details, as JSON.
 _DATA_CHARS = 8_000
@@ -193,8 +196,8 @@ def start_failure(
     elif answered := wrong_answer(failure):
         # So does this. What it quotes is masked as the server's output is.
         why, quoted = answered
-        private |= {"answer": quoted} if quoted else {}
-        shown = mask_output(spec, connection.transport.environment, quoted) if mask_output else ""
+        private |= {"answer": quoted[:_REASON]} if quoted else {}
+        shown = mask_output(spec, connection.transport.environment, quoted)[:_REASON] if mask_output else ""
         why = f"{why}: {shown}." if shown else f"{why}."
     elif status := connection.transport.exit_status():
         why = f"it ended with {status} before it was ready."
@@ -205,12 +208,17 @@ def start_failure(
                 f"that the bridge is started with; {_SHOW_MORE}."
             )
     else:
-        why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
+        why = _ended(connection)
     message = f"server {spec.name!r} did not start: {why}"
     if output:
         message = _with_output(message, output)
     details = _exit(connection) | ({"output": output} if output else {})
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def _ended(connection: ServerConnection) -> str:
+    # The SDK's errors repeat what a server says, such as the version of the protocol.
+    return f"{one_line(str(connection.transport.end_reason or connection.failure or 'its connection ended'), _REASON)}."
 
 
 def _not_run(
@@ -291,9 +299,9 @@ def _connect_failure(spec: ServerSpec, launched: Sequence[ServerConnection]) -> 
     elif isinstance(failure, OSError):
         why = f"{failure.strerror or type(failure).__name__}."
     elif answered := wrong_answer(failure):
-        why = f"{': '.join(filter(None, answered))}."
+        why = f"{_told(answered)}."
     else:
-        why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
+        why = _ended(connection)
     message = f"server {spec.name!r} at {shown_origin(spec.address or '')} can't be used: {why}"
     private = {"source": spec.source} if spec.source else {}
     return error(spec, "server_start_failed", message, hint=hint, private=private, **extras)
@@ -421,7 +429,10 @@ def _too_large(failure: BaseException | None, connection: ServerConnection) -> s
 
 
 def wrong_answer(failure: BaseException | None) -> tuple[str, str] | None:
-    """What is wrong with a server's answer to another request than a call, and what it says; None if it gave none."""
+    """What is wrong with a server's answer to another request than a call, and what it says; None if it gave none.
+
+    What it says is on one line, and to be cut: a secret in it can be recognised only as a whole.
+    """
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
     from mcp_types import CONNECTION_CLOSED  # noqa: PLC0415
@@ -433,9 +444,20 @@ def wrong_answer(failure: BaseException | None) -> tuple[str, str] | None:
         return f"it answered something that is no {failure.title} of the protocol ({_invalid_part(failure)})", ""
     if isinstance(failure, MCPError) and isinstance(failure.data, UnreadableResult):
         return "it answered something that is no JSON-RPC message", ""
-    if isinstance(failure, MCPError) and failure.code != CONNECTION_CLOSED:
-        return f"it answered with the error {failure.code}", failure.message.rstrip(".")[:_REASON]
+    # Servers have errors of the code by which the SDK says that the connection is closed.
+    if isinstance(failure, MCPError) and (failure.code, failure.message) != (CONNECTION_CLOSED, "Connection closed"):
+        return f"it answered with the error {failure.code}", one_line(failure.message[:_QUOTED].rstrip("."), _QUOTED)
     return None
+
+
+def not_listed(failure: Exception) -> str:
+    """Why a server that works can't list its tools again."""
+    return _told(wrong_answer(failure) or (one_line(str(failure), _REASON), ""))
+
+
+def _told(answered: tuple[str, str]) -> str:
+    why, quoted = answered
+    return f"{why}: {quoted[:_REASON]}" if quoted else why
 
 
 def _name(command: str) -> str:

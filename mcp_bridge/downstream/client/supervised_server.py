@@ -411,7 +411,7 @@ class SupervisedServer:
                 self._set_listing(listing)
                 self._not_listed = None
         except Exception as error:  # noqa: BLE001 - whoever is about to call a tool is told (`_check_listed`)
-            self._not_listed = ": ".join(filter(None, server_errors.wrong_answer(error) or (str(error),)))
+            self._not_listed = server_errors.not_listed(error)
             logger.debug("listing %r again failed: %r", self.spec.name, error)
         finally:
             now = anyio.current_time()

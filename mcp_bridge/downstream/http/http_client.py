@@ -29,7 +29,7 @@ import anyio.to_thread
 import h11
 import httpx2
 
-from mcp_bridge import __version__
+from mcp_bridge import __version__, fair_share
 from mcp_bridge.atomic_files import stamp
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
 from mcp_bridge.downstream.http.no_proxy import unproxied
@@ -66,6 +66,9 @@ _MAX_REDIRECTS = 5
 # more. All of them are sent with every request.
 _MAX_COOKIES = 20
 _MAX_COOKIE_CHARS = 1024
+
+CHUNK_SECONDS = 2e-5
+"""The charge for a chunk of a body, which may be a byte."""
 
 # How long what a server has sent is read without others having their turn.
 _TURN_SECONDS = 0.005
@@ -290,6 +293,7 @@ async def opened(
     hide: Callable[[str], str],
     answers: bool = False,
     setting: str = "url",
+    tenant: fair_share.Tenant | None = None,
 ) -> AsyncGenerator[httpx2.Response]:
     """Send a request and yield its response, whose body isn't read yet. Follows redirects within the origin.
 
@@ -308,6 +312,7 @@ async def opened(
         answers: Whether a redirect that would change the method is an answer, which is yielded: the request was done,
             and the answer says where to look (RFC 9110, section 15.4.4).
         setting: The key of the server's entry that has the address.
+        tenant: Who is charged for the response's chunks, and waits for its turn between them.
 
     Raises:
         RequestFailedError: There is no response, or it redirects elsewhere.
@@ -354,7 +359,7 @@ async def opened(
             raise RequestFailedError(
                 RemoteFailure("redirected", f"redirects more than {_MAX_REDIRECTS} times", lasting=True)
             )
-    response.stream = _Paced(response.stream)
+    response.stream = _Paced(response.stream, tenant)
     try:
         yield response
     finally:
@@ -377,15 +382,22 @@ class Pace:
 class _Paced(httpx2.AsyncByteStream):
     """A response's body, whose chunks may have a byte each."""
 
-    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
+    def __init__(
+        self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream, tenant: fair_share.Tenant | None
+    ) -> None:
         assert isinstance(stream, httpx2.AsyncByteStream)  # of an asynchronous client
         self._stream = stream
+        self._tenant = tenant
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pace = Pace()
         async for chunk in self._stream:
+            if self._tenant is not None:
+                self._tenant.charge(CHUNK_SECONDS)
             yield chunk
             await pace.give_way()
+            if self._tenant is not None:
+                await self._tenant.turn()
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -18,6 +18,6 @@ def retry_after(value: str | None) -> float | None:
         # However many digits: less would be taken for a server that names no time.
         return min(float(value.strip()), MAX_RETRY_AFTER)
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        return min(max(0.0, parsedate_to_datetime(value).timestamp() - time.time()), MAX_RETRY_AFTER)
     except (ValueError, TypeError, OverflowError):
         return None

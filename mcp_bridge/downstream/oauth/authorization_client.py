@@ -24,7 +24,7 @@ MAX_ANSWER_BYTES = 256 << 10
 REQUEST_SECONDS = 20.0
 """For one request, from its start to its answer's end. An authorization server needs less than a second."""
 
-_HEADERS = ("content-type", "mcp-session-id", "retry-after", "www-authenticate")
+_HEADERS = frozenset({b"content-type", b"mcp-session-id", b"retry-after", b"www-authenticate"})
 """What is looked at of an answer's headers."""
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -70,7 +70,8 @@ class AuthorizationClient:
             raise UnreachableError(f"it can't be reached ({type(exc).__name__})", was_sent=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as exc:
             raise UnreachableError(f"the connection broke ({type(exc).__name__})", was_sent=True) from None
-        headers = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
+        # As bytes: a `realm` may have letters that the library encodes in no text.
+        headers = [(name, value) for name, value in answer.headers.raw if name.lower() in _HEADERS]
         whole = httpx2.Response(answer.status_code, headers=headers, content=body, request=request)
         if request.method == "GET":
             # The SDK follows a redirect within the origin. What has a token or a code in it goes nowhere else.

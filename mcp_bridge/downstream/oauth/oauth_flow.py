@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus
 
@@ -227,14 +228,16 @@ class RefreshProvider(OAuthClientProvider):
         return self.storage.tokens
 
     def revocation(self, token: str, kind: str) -> httpx2.Request | None:
-        """The request that revokes a token (RFC 7009), or None if the authorization server has no such endpoint."""
+        """The request that revokes a token (RFC 7009), or None if the authorization server has no usable endpoint."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or metadata.revocation_endpoint is None or client is None:
             return None
         data = {"token": token, "token_type_hint": kind, "client_id": client.client_id or ""}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         data, headers = self.context.prepare_token_auth(data, headers)
-        return httpx2.Request("POST", str(metadata.revocation_endpoint), data=data, headers=headers)
+        with suppress(httpx2.InvalidURL):
+            return httpx2.Request("POST", str(metadata.revocation_endpoint), data=data, headers=headers)
+        return None
 
 
 def client_of(settings: OAuthSettings) -> OAuthClientInformationFull | None:
@@ -288,7 +291,9 @@ def challenge(answers: Sequence[httpx2.Response], scopes: Sequence[str]) -> http
         fields.append(f'resource_metadata="{metadata}"')
     if scope is not None and _SCOPES.fullmatch(scope):
         fields.append(f'scope="{scope}"')
-    return httpx2.Response(httpx2.codes.UNAUTHORIZED, headers={"www-authenticate": f"Bearer {', '.join(fields)}"})
+    # As bytes: the library encodes texts as ASCII.
+    demand = f"Bearer {', '.join(fields)}".encode()
+    return httpx2.Response(httpx2.codes.UNAUTHORIZED, headers=[(b"www-authenticate", demand)])
 
 
 def token_request(url: str) -> httpx2.Request:
@@ -327,6 +332,8 @@ async def drive(
             outgoing = await flow.asend(answer)
     except OAuthFlowError as error:
         raise FlowError(_plain(error)) from None
+    except httpx2.InvalidURL:
+        raise FlowError("an address that is named for it is not a valid one") from None
     finally:
         await flow.aclose()
 

@@ -305,8 +305,8 @@ class Body:
         found: list[Json] = []
         for each in alternatives:
             said = {key: value for key, value in each.items() if key in _SAID}
-            if said.get("format") in {"binary", "byte"}:
-                # They would make a file of it.
+            if said.get("format") in ("binary", "byte"):
+                # They would make a file of it. (It may be of any type.)
                 del said["format"]
             schema = self._schemas.add(Node(said, uri))
             if objects := each.get(_OBJECTS):

@@ -44,6 +44,9 @@ _MAX_OPERATIONS = 50_000
 _NAMED = 8
 """How many of the operations that are left out are named with the reason."""
 
+_MAX_PROBLEM = 500
+"""Characters of what is said of a document that can't be used."""
+
 _MAX_VARIABLES = 20
 
 _MAX_MISSING = 1000
@@ -83,7 +86,7 @@ def compile_document(order: Order) -> Outcome:
             documents[uri] = parse(text)
         except DocumentError as error:
             if uri == order.main:
-                return Outcome(problem=str(error))
+                return _unusable(error)
             refused[uri] = str(error)
     try:
         version = _version(documents[order.main])
@@ -95,7 +98,12 @@ def compile_document(order: Order) -> Outcome:
             return Outcome(missing=tuple(missing))
         return Outcome(service=_service(order, documents[order.main], version, references))
     except DocumentError as error:
-        return Outcome(problem=str(error))
+        return _unusable(error)
+
+
+def _unusable(error: DocumentError) -> Outcome:
+    # The document's own words are in it.
+    return Outcome(problem=escape_line(str(error)[:_MAX_PROBLEM]))
 
 
 def _version(document: Any) -> str:
@@ -180,13 +188,15 @@ def _chosen(
                 continue
             if len(found) >= _MAX_OPERATIONS:
                 raise DocumentError(f"has more than {_MAX_OPERATIONS} operations: name those that are wanted")
-            if operation_id in seen:
-                problems.append(f"{method.upper()} {path}: another operation has the operationId {operation_id!r}")
+            if operation_id is not None and operation_id in seen:
+                problems.append(
+                    f"{method.upper()} {path[:200]}: another operation has the operationId {operation_id[:200]!r}"
+                )
             elif operation_id is not None:
                 seen.add(operation_id)
             elsewhere = _elsewhere(operation, item, document, addresses)
             if elsewhere:
-                problems.append(f"{method.upper()} {path} is left out: it is at another address ({elsewhere})")
+                problems.append(f"{method.upper()} {path[:200]} is left out: it is at another address ({elsewhere})")
                 continue
             found.append(_Chosen(method, path, item, operation, names.name(operation_id, method, path)))
     notices += _told(problems)
@@ -242,6 +252,8 @@ def _elsewhere(operation: Node, item: Node, document: Document, addresses: _Addr
         return None
     if any(each.rstrip("/") == base.rstrip("/") for each in servers):
         return None
+    if not servers:
+        return "an invalid one"
     parts = urlsplit(servers[0])
     return f"{parts.scheme}://{parts.netloc}"[:100]
 
@@ -310,10 +322,11 @@ def _schemes(root: Node, references: References) -> dict[str, SecurityScheme]:
 
 def _scheme(scheme: dict[str, Any]) -> SecurityScheme | None:
     """Where a scheme's credential is sent; None if it can't be."""
+    # Each may be of any type. Of some, no set can be asked whether it has them.
     kind, name = scheme.get("type"), scheme.get("name")
     if kind == "apiKey":
         place = scheme.get("in")
-        if not isinstance(name, str) or not name or place not in {"header", "query", "cookie"}:
+        if not isinstance(name, str) or not name or place not in ("header", "query", "cookie"):
             return None
         # A document doesn't frame messages.
         frames = place != "query" and (not is_header_name(name) or name.lower() in RESERVED_HEADERS)
@@ -321,7 +334,7 @@ def _scheme(scheme: dict[str, Any]) -> SecurityScheme | None:
     if kind == "http":
         which = str(scheme.get("scheme")).lower()
         return SecurityScheme(place=which) if which in {"basic", "bearer"} else None  # type: ignore[arg-type]
-    return SecurityScheme(place="bearer") if kind in {"oauth2", "openIdConnect"} else None
+    return SecurityScheme(place="bearer") if kind in ("oauth2", "openIdConnect") else None
 
 
 if __name__ == "__main__":

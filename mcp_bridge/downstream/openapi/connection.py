@@ -64,6 +64,8 @@ from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import httpx2
     from mcp_types import CallToolResult
 
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.openapi.compiled_service import SecurityScheme, Service
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +156,7 @@ class OpenApiConnection(ServerConnection):
             self._reader = DocumentReader(spec, client, public, self._hidden.hide_text)
             found = await self._read()
             self._client = client or await self._opened_client(stack, replace(spec, url=found.base_url))
-            self._set(found)
+            await self._set(found)
             self.settled.set()
             self.last_used = anyio.current_time()
             await self._closed_or_idle(idle_timeout)
@@ -189,25 +192,35 @@ class OpenApiConnection(ServerConnection):
             name = self._spec.name
             raise BridgeError("server_start_failed", message, hint=error.hint, private=private, server=name) from None
 
-    def _set(self, found: Found) -> None:
-        schemes = found.service.schemes
+    async def _set(self, found: Found) -> None:
+        if found.base_url != (self._found or found).base_url:
+            # The client that is open is that address's.
+            raise self._unusable("its document names another address now; it is read again at the next start.")
+        listing = await on_thread(self._listed, found.service)
+        self._use_credentials(found.service.schemes)
+        self._found = found
+        self.listing = listing
+        self.listed_at = anyio.current_time()
+
+    def _use_credentials(self, schemes: Mapping[str, SecurityScheme]) -> None:
+        """Send the credentials where the document's security schemes say.
+
+        Raises:
+            BridgeError: `server_unavailable`: one of them is for no scheme, or can't be sent.
+        """
         if unknown := self._values.keys() - schemes.keys():
             known = ", ".join(sorted(schemes)[:20]) or "none"
             raise self._unusable(f"credentials.{min(unknown)} is no security scheme of its document; it has {known}.")
         for name, value in self._values.items():
             if schemes[name].place == "cookie" and not _COOKIE_VALUE.fullmatch(value):
                 raise self._unusable(f"credentials.{name} contains a character that no cookie may have.")
-        if found.base_url != (self._found or found).base_url:
-            # The client that is open is that address's.
-            raise self._unusable("its document names another address now; it is read again at the next start.")
         self._credentials = Credentials(schemes, self._values)
+
+    def _listed(self, service: Service) -> Listing:
         gathered = BoundedListing()
-        gathered.add(tool for tool in found.service.tools if lets_through(self._spec, tool["name"]))
+        gathered.add(tool for tool in service.tools if lets_through(self._spec, tool["name"]))
         listing = listing_from_wire(self._spec.name, self._alias, gathered.tools)
-        notices = (*listing.notices, *found.service.notices, *gathered.notices(self._spec.name))
-        self._found = found
-        self.listing = Listing(listing.tools, notices)
-        self.listed_at = anyio.current_time()
+        return Listing(listing.tools, (*listing.notices, *service.notices, *gathered.notices(self._spec.name)))
 
     def _unusable(self, problem: str) -> BridgeError:
         message = f"server {self._spec.name!r} is misconfigured: {problem}"
@@ -222,7 +235,7 @@ class OpenApiConnection(ServerConnection):
         Raises:
             BridgeError: As at the start.
         """
-        self._set(await self._read())
+        await self._set(await self._read())
         return self.listing
 
     # Calls.
@@ -278,12 +291,14 @@ class OpenApiConnection(ServerConnection):
                 hide=self._hidden.hide_text,
                 answers=True,
                 setting="base_url",
+                tenant=self.transport.tenant,
             ) as response:
                 status = response.status_code
                 if status == HTTPStatus.UNAUTHORIZED:
                     await self._renew_credentials(client)
                 if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:
-                    said = self._hidden.shown(await start_of_body(response))
+                    body = await start_of_body(response)
+                    said = await off_loop(body, self._hidden.shown, body)
                     raise RequestFailedError(replace(refusal(response, "", in_session=False), said=said))
                 return await self._received(response, request.method)
         except (BridgeError, MCPError, RequestFailedError):
@@ -302,15 +317,13 @@ class OpenApiConnection(ServerConnection):
             return
         if values != self._values and self._found is not None:
             self._values = values
-            self._set(self._found)
+            self._use_credentials(self._found.service.schemes)
 
     async def _received(self, response: httpx2.Response, method: str) -> Response:
         """Read a response, up to its limit."""
         status = response.status_code
-        headers = {
-            name: self._hidden.hide_text(value)
-            for name, value in visible_headers(response.headers.multi_items()).items()
-        }
+        headers = visible_headers(response.headers.multi_items())
+        headers = await off_loop(headers, self._with_hidden, headers)
         if is_encoded(response) and method != "HEAD":
             raise RequestFailedError(
                 RemoteFailure("bad_answer", "sent an encoded answer, which it wasn't asked for", status)
@@ -329,6 +342,9 @@ class OpenApiConnection(ServerConnection):
         read = bytes(body[:limit])
         shown = await off_loop(read, self._hidden.hide, read)
         return Response(status, headers, shown, is_cut, self._hidden.hide_text)
+
+    def _with_hidden(self, headers: dict[str, str]) -> dict[str, str]:
+        return {name: self._hidden.hide_text(value) for name, value in headers.items()}
 
 
 async def _close(client: httpx2.AsyncClient) -> None:

@@ -11,20 +11,23 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import anyio
 import anyio.to_thread
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from mcp_bridge import large_json
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, is_encoded, opened, refusal
 from mcp_bridge.downstream.openapi.base_url import base_url_of, origin_of
-from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome
+from mcp_bridge.downstream.openapi.compiled_service import OperationPlan, Order, Outcome
 from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import on_thread
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ main()
 
 _order: TypeAdapter[Order] = TypeAdapter(Order)
 _outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+_plan: TypeAdapter[OperationPlan] = TypeAdapter(OperationPlan)
+_decoder = json.JSONDecoder()
 
 
 class Found(NamedTuple):
@@ -137,7 +142,7 @@ class DocumentReader:
     def _why_not(self, uri: str, main: str) -> str | None:
         """Why a document that another refers to isn't read, or None."""
         if self._document.is_remote:
-            same = origin_of(uri) == origin_of(main) and url_problem(uri) is None
+            same = url_problem(uri) is None and origin_of(uri) == origin_of(main)
             return None if same else "is at another address than the document, and isn't read"
         if not uri.startswith("file:///"):
             return "is no file in the document's folder, and isn't read"
@@ -250,12 +255,28 @@ async def compile_order(order: Order) -> Outcome:
                 process.kill()
             await process.aclose()
     try:
-        return await anyio.to_thread.run_sync(_outcome.validate_json, bytes(told))
-    except ValidationError:
+        return await on_thread(_decoded, bytes(told))
+    except (ValueError, RecursionError):
         raise UnusableDocumentError(
             "its document can't be compiled: that takes more memory or time than a document may, or the process ended.",
             "Name the operations that are wanted, or keep what is wanted of the document in a file of its own.",
         ) from None
+
+
+def _decoded(told: bytes) -> Outcome:
+    """What the compiler has said, operation by operation: the library lets nobody else run while it decodes one value.
+
+    Raises:
+        ValueError: It isn't whole.
+    """
+    raw = large_json.loads(told, _decoder)
+    service = raw.get("service") or {}
+    tools, plans = service.pop("tools", []), service.pop("operations", {})
+    outcome = _outcome.validate_python(raw)
+    if outcome.service is None:
+        return outcome
+    operations = {name: _plan.validate_python(plan) for name, plan in plans.items()}
+    return replace(outcome, service=replace(outcome.service, tools=tools, operations=operations))
 
 
 async def _sent(process: Any, data: bytes) -> None:

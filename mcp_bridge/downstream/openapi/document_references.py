@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -64,7 +65,9 @@ class References:
                 waiting += node.values()
                 reference = node.get("$ref")
                 if isinstance(reference, str) and reference and not reference.startswith("#"):
-                    yield self.target(reference, base)[0]
+                    # What is no address is a fault of what refers to it, and perhaps no reference: an example's.
+                    with suppress(DocumentError):
+                        yield self.target(reference, base)[0]
 
     def target(self, reference: str, base: str) -> tuple[str, str]:
         """The URI of the document that a reference leads to, and the place in it."""

@@ -7,10 +7,12 @@ what fits beyond the limit, the service alone decides (`LEFT_OUT`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.downstream.catalog.listing_limits import size_of
 from mcp_bridge.downstream.catalog.three_valued_keywords import LEFT_OUT
 from mcp_bridge.downstream.openapi.document_references import Node, last_name
 from mcp_bridge.downstream.openapi.document_text import DocumentError
@@ -26,6 +28,9 @@ _MAX_DEPTH = 30
 
 _MAX_PARTS = 200
 """Parts and alternatives of one form that are looked at."""
+
+_MAX_VALUE_BYTES = 48_000
+"""The estimated size of a value in a schema: as much as a tool's schemas have."""
 
 _MAX_DESCRIPTION = 600
 _MAX_ENUM = 300
@@ -161,7 +166,9 @@ class SchemaSet:
             if isinstance(value, float) and not math.isfinite(value):
                 # A bound that is none (`maximum: .inf`). JSON has no such number.
                 continue
-            if key in _PLAIN:
+            if key in _PLAIN and _is_excessive(value):
+                out |= {} if key in _ANNOTATIONS else self._left_out
+            elif key in _PLAIN:
                 out[key] = self._plain(key, value)
                 self._left -= len(key) + 6 + (len(value) if isinstance(value, str) else 0)
             elif key in _ONE:
@@ -233,8 +240,8 @@ class SchemaSet:
         if isinstance(enum := out.get("enum"), list) and len(enum) > _MAX_ENUM:
             del out["enum"]
             out |= self._left_out
-        # In 3.0, `format` says what is a file; as JSON, a file is its base64.
-        if out.get("format") in {"binary", "byte"} and out.get("type") == "string":
+        # In 3.0, `format`, of any type here, says what is a file; as JSON, a file is its base64.
+        if out.get("format") in ("binary", "byte") and out.get("type") == "string":
             del out["format"]
             out["contentEncoding"] = "base64"
         return out
@@ -327,3 +334,21 @@ class SchemaSet:
             shape.required += [name for name in required if isinstance(name, str)]
         if isinstance(others := schema.get("additionalProperties"), dict) and others:
             shape.others = shape.others or Node(others, uri)
+
+
+def _is_excessive(value: Any) -> bool:
+    """Whether a value, a default for example, is larger than a tool's schemas, or nested deeper than one.
+
+    By aliases of YAML it may be a part of itself, or be there more often than could be counted.
+    """
+    if not isinstance(value, (dict, list)):
+        return False
+    if size_of(value, _MAX_VALUE_BYTES) > _MAX_VALUE_BYTES:
+        return True
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [each for each in itertools.chain.from_iterable(inner) if isinstance(each, (dict, list))]
+        if not level:
+            return False
+    return True

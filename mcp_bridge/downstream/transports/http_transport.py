@@ -20,6 +20,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -70,7 +71,7 @@ from mcp_bridge.downstream.transports.lines import Oversized
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.transports.server_messages import BOM, MessageReader, encoded, encoded_large, no_log
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ _MAX_ANSWERS = 16
 
 # Messages that wait to be processed. Senders wait above that.
 _INBOX = 8
+
+# The charge for a line of a stream of events, whatever it is.
+_LINE_SECONDS = 1e-6
 
 # A server's stream for messages that answer nothing: the longest wait between two attempts to open it.
 _STREAM_WAIT_CAP = 60.0
@@ -384,6 +388,7 @@ class HttpTransport:
             content=content,
             attempt=attempt,
             hide=self._hidden.hide_text,
+            tenant=self.tenant,
         )
 
     def track(self, number: str | int) -> Post:
@@ -502,7 +507,8 @@ class HttpTransport:
             message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)
             await self.pass_on(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             await self._flush()
-        raise RequestFailedError(replace(failure, said=self._hidden.shown(said.encode("utf-8", "replace"))))
+        told = said.encode("utf-8", "replace")
+        raise RequestFailedError(replace(failure, said=await off_loop(told, self._hidden.shown, told)))
 
     async def _read_json(self, response: httpx2.Response, post: Post) -> RemoteFailure:
         body = bytearray()
@@ -539,6 +545,7 @@ class HttpTransport:
         """The events of a response."""
         # A stream of events is UTF-8, whatever its content type says.
         response.encoding = "utf-8"
+        response.stream = _ChargedLines(response.stream, self.tenant)
         pace = Pace()
         async for event in httpx2.EventSource(response, max_event_size=self.max_message):
             yield event
@@ -582,8 +589,13 @@ class HttpTransport:
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # entered
-        if isinstance(item, bytes):
-            item = await off_loop(item, self._hidden.hide, item)
+        if isinstance(item, bytes) and is_large(item):
+            item = await on_thread(self._hidden.hide, item)
+        elif isinstance(item, bytes):
+            # One of many escapes takes milliseconds, and a server may send it without end.
+            began = thread_time()
+            item = self._hidden.hide(item)
+            self.tenant.charge(thread_time() - began)
         await self._send.send(item)
 
     async def _flush(self) -> None:
@@ -782,6 +794,23 @@ class _Requests:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class _ChargedLines(httpx2.AsyncByteStream):
+    """A stream of events whose lines are charged to its server: it may send comments, of which nobody is told."""
+
+    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream, tenant: fair_share.Tenant) -> None:
+        assert isinstance(stream, httpx2.AsyncByteStream)  # of an asynchronous client
+        self._stream = stream
+        self._tenant = tenant
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._tenant.charge(_LINE_SECONDS * (chunk.count(b"\n") + chunk.count(b"\r")))
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _ignore_listening() -> None:

@@ -11,7 +11,7 @@ Loads the MCP SDK: import this module only where a server is started.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
@@ -86,14 +86,12 @@ class PendingRequests:
         token = None if params is None else number_of(params.get("progressToken"))
         if params is None or token is None or token < FIRST_ID:
             return False
-        done, total, message = params.get("progress"), params.get("total"), params.get("message")
+        done, total, message = _number(params.get("progress")), _number(params.get("total")), params.get("message")
         pending = self._pending.get(token)
-        if pending is None or pending.progressed is None or not _is_number(done):
+        if pending is None or pending.progressed is None or done is None:
             return True
         try:
-            pending.progressed(
-                float(done), float(total) if _is_number(total) else None, message if isinstance(message, str) else None
-            )
+            pending.progressed(done, total, message if isinstance(message, str) else None)
         except Exception:  # noqa: BLE001 - logged
             # It is called by the reader of the connection, which others need.
             logger.exception("a server's progress notification was not forwarded")
@@ -126,5 +124,11 @@ def number_of(request_id: object) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> float | None:
+    """A number; None for any other value, and for an integer of more than 308 digits."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
