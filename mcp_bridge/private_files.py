@@ -217,6 +217,26 @@ def opened_regular(path: Path | str, folder: int | None = None) -> Iterator[Buff
         os.close(fd)
 
 
+def read_whole(path: Path, most: int) -> bytes:
+    """The content of a regular file; links to it are followed, and nothing waits for what is a FIFO.
+
+    Args:
+        path: The file.
+        most: Most bytes that it may have.
+
+    Raises:
+        OSError: It is no regular file, has more bytes, or can't be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+    return data
+
+
 def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     """The random bytes in a file, which is made with them if it isn't there.
 
@@ -237,10 +257,12 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
             raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        key = path.read_bytes()
+        key = read_whole(path, KEY_BYTES)
     except FileNotFoundError:
         raise BridgeError("key_missing", f"There is no {path}.", hint=f"Put it back from a copy. {lost}") from None
     except OSError as exc:
+        if exc.errno == errno.EFBIG:
+            raise _damaged_key(path, lost) from None
         raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.", hint=_HINT) from None
     if mode & 0o077:
         raise BridgeError(
@@ -249,5 +271,9 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
             hint=f"chmod 600 {path} mends it; somebody may have read it.",
         )
     if len(key) != KEY_BYTES:
-        raise BridgeError("key_unusable", f"{path} is damaged.", hint=f"Put it back from a copy. {lost}")
+        raise _damaged_key(path, lost)
     return key
+
+
+def _damaged_key(path: Path, lost: str) -> BridgeError:
+    return BridgeError("key_unusable", f"{path} is damaged.", hint=f"Put it back from a copy. {lost}")

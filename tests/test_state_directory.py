@@ -8,10 +8,14 @@ import pytest
 
 from mcp_bridge.atomic_files import write_new
 from mcp_bridge.downstream.catalog.listing_cache import ListingStore
+from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.pool_report import pool_reports
+from mcp_bridge.ledger.keys.signing_key_files import foreign_public_key
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
-from mcp_bridge.private_files import private_directory, private_file, state_directory
+from mcp_bridge.private_files import private_directory, private_file, private_key, state_directory
+from mcp_bridge.sandbox.probe_report import load_report
 
 NOBODY = 65534
 
@@ -109,6 +113,40 @@ async def test_a_master_key_that_others_can_read_is_refused(opened):
         async with Database(opened / "ledger.sqlite"):
             pass
     assert caught.value.code == "key_unusable"
+
+
+@pytest.mark.parametrize("odd", ["fifo", "folder", "larger than any"])
+def test_nobody_waits_for_a_key_that_is_no_regular_file_and_no_more_is_read_of_it(tmp_path, odd):
+    key = tmp_path / "master.key"
+    if odd == "fifo":
+        os.mkfifo(key, 0o600)
+    elif odd == "folder":
+        key.mkdir(0o700)
+    else:
+        key.touch(0o600)
+        os.truncate(key, 1 << 40)
+    with pytest.raises(BridgeError) as caught:
+        private_key(key, "")
+    assert caught.value.code == "key_unusable"
+
+
+def test_a_key_may_be_a_link(tmp_path):
+    key = private_key(tmp_path / "elsewhere", "")
+    (tmp_path / "master.key").symlink_to("elsewhere")
+    assert private_key(tmp_path / "master.key", "") == key
+
+
+def test_nobody_waits_for_a_fifo_in_place_of_another_file(tmp_path):
+    for name in ("checkpoint.pub", "probe-1.json"):
+        os.mkfifo(tmp_path / name)
+    assert foreign_public_key(tmp_path, "a+b+c") is None
+    assert load_report(tmp_path / "probe-1.json") is None
+    for folder, name in (("catalog", "a.json"), ("catalog", "index-a.bin"), ("run", "pool-1.json")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / folder / name)
+    assert not ListingStore(tmp_path / "catalog").load("a", "a", "a")
+    assert IndexStore(tmp_path / "catalog").load("a") is None
+    assert pool_reports(tmp_path) == []
 
 
 def test_a_witness_closes_its_file(opened):

@@ -66,7 +66,7 @@ MAX_NAMED = 10
 MAX_DIGESTS = 20 * MAX_ARTIFACTS_LISTED
 """Most hashes that are kept for further lists, for all principals together."""
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
 """No path separator, no character that changes how a terminal displays the rest of a line, no surrogate."""
 
 _NO_REGULAR_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}

@@ -149,7 +149,7 @@ class Memories:
     def _stored(self, key: str) -> tuple[bool, Any, list[str]]:
         try:
             with opened_regular(self._path(key)) as file:
-                stored = loads(file.read(), _decoder)
+                stored = loads(file.read(MAX_MEMORY_BYTES + 1), _decoder)
             return True, stored["value"], stored.get("marks", [])
         except FileNotFoundError:
             return False, None, []

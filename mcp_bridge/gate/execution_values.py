@@ -50,11 +50,15 @@ class ExecutionValues:
     async def projector(self) -> Projector:
         """Projects values. The first use reads the secrets, which may wait for a keyring."""
         if self._projector is None:
-            vault = self._vault
-            secrets = vault.load() if vault.is_empty else await anyio.to_thread.run_sync(vault.load)
-            self.secrets = secrets if self._usable is None else secrets.limited(self._usable)
-            self._projector = Projector(self.secrets, self._references, self._patterns)
+            # Many secrets take a while to prepare the search for.
+            found = self._read() if self._vault.is_empty else await anyio.to_thread.run_sync(self._read)
+            self.secrets, self._projector = found
         return self._projector
+
+    def _read(self) -> tuple[Secrets, Projector]:
+        secrets = self._vault.load()
+        secrets = secrets if self._usable is None else secrets.limited(self._usable)
+        return secrets, Projector(secrets, self._references, self._patterns)
 
     async def project(self, value: Any) -> Any:
         """A value as the agent may see it: without secrets, and with references in the place of sensitive values."""

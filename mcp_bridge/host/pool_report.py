@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.atomic_files import write_private
+from mcp_bridge.private_files import read_whole
 from mcp_bridge.sandbox.ownership import Owner, owner_label
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def pool_reports(state_dir: Path) -> list[PoolReport]:
     found = []
     for file in sorted((state_dir / "run").glob("pool-*.json")):
         try:
-            with file.open("rb") as opened:
-                report = PoolReport(**json.loads(opened.read(MAX_REPORT_BYTES)))
+            report = PoolReport(**json.loads(read_whole(file, MAX_REPORT_BYTES)))
         except (OSError, ValueError, TypeError):
             # Removed meanwhile, or of another version.
             continue

@@ -37,7 +37,7 @@ MAX_PATH_CHARS = 4 << 20
 MAX_LEFT_OUT = 20
 """Most of what is left out that is told by its name."""
 
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class ListedFile(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from mcp_bridge._version import __version__
 from mcp_bridge.atomic_files import write_private
+from mcp_bridge.private_files import read_whole
 from mcp_bridge.sandbox.isolation_flags import Enforced, EngineName, RuntimeChoice
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warning", "error"]
 
 _FORMAT = 2
+_MAX_BYTES = 1 << 20
 _KEPT_SECONDS = 30 * 24 * 3600.0
 """Reports are kept this long. The key contains the boot id, so every boot leaves a report behind."""
 
@@ -76,7 +78,7 @@ def report_path(state_dir: Path, runtime: str, oci_runtime: str, image: str | No
 def load_report(path: Path) -> ProbeReport | None:
     """The cached report, or None if there is none or it is invalid."""
     try:
-        return _decode(json.loads(path.read_bytes()))
+        return _decode(json.loads(read_whole(path, _MAX_BYTES)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -344,13 +344,12 @@ class Overview:
         Raises:
             BridgeError: `unknown_trace`, `unknown_approval`.
         """
-        # An approver sees a question of an execution that it may not see otherwise.
-        whose = None if self.principal.may_approve else self._whose
-        if await self.store.execution(execution, whose) is None:
-            raise BridgeError("unknown_trace", "There is no such execution.")
         for row in await requests_to(self.store, self.principal, execution):
-            if row.approval.effect == effect:
+            if row.approval.effect == effect and row.execution is not None:
                 return row
+        # An approver sees the questions of executions that it may not see otherwise, and not that these exist.
+        if await self.store.execution(execution, self._whose) is None:
+            raise BridgeError("unknown_trace", "There is no such execution.")
         raise BridgeError("unknown_approval", "The execution has asked no such question.")
 
 

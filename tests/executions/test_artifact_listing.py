@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import artifacts
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 
@@ -55,3 +56,12 @@ def test_large_artifacts_are_hashed_by_and_by_and_what_is_kept_is_bounded(tmp_pa
     assert [sum(row.sha256 is not None for row in listed(files, ONE)) for _ in range(3)] == [1, 2, 3]
     assert len(files._digests) <= 3
     assert len(hashed) == 3
+
+
+@pytest.mark.parametrize("char", ["\n", "\x85", "\u061c", "\u200e", "\u2028", "\u2029", "\u202e", "\u2066", "\ud800"])
+def test_no_name_breaks_a_line_or_changes_its_direction(tmp_path, char):
+    files = Files(tmp_path)
+    with pytest.raises(BridgeError) as caught:
+        keep(files, f"report{char}.txt", b"data")
+    assert caught.value.code == "bad_artifact_name"
+    assert listed(files, ONE) == []

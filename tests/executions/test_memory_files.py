@@ -9,7 +9,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.memories import Memories
 
 
-@pytest.mark.parametrize("odd", ["link", "fifo", "folder"])
+@pytest.mark.parametrize("odd", ["link", "fifo", "folder", "larger than any"])
 def test_what_is_no_regular_file_is_no_memory_and_nobody_waits_for_it(tmp_path, odd):
     memories = Memories(tmp_path, "local")
     memories.save("a", 1, update=False)
@@ -21,6 +21,9 @@ def test_what_is_no_regular_file_is_no_memory_and_nobody_waits_for_it(tmp_path, 
             file.symlink_to(tmp_path / "elsewhere")
         case "fifo":
             os.mkfifo(file)
+        case "larger than any":
+            file.touch()
+            os.truncate(file, 1 << 40)
         case _:
             file.mkdir()
     with pytest.raises(BridgeError, match="damaged"):

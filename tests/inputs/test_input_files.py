@@ -350,3 +350,12 @@ def test_a_folders_configuration_hands_in_only_what_is_in_the_folder(tmp_path, s
     for path in ("../outside/secret", str(secret), "way-out/secret", "~/x"):
         with pytest.raises(BridgeError, match="leads out of the folder"):
             inputs_from_toml({"a": path}, None, folder, tmp_path / "state", within=folder)
+
+
+@pytest.mark.parametrize("char", ["\n", "\u061c", "\u2028", "\u202e"])
+def test_a_name_that_breaks_a_line_or_changes_its_direction_is_left_out(tmp_path, source, char):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / f"a{char}b").write_bytes(b"x")
+    found = listed(source("folder"))
+    assert (found.files, len(found.left_out)) == ((), 1)
+    assert refusal(opened, source("folder"), f"a{char}b") == "input_refused"

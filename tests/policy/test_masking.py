@@ -72,6 +72,38 @@ ESCAPED = {
 PACKED = {
     "hexadecimal": lambda text: text.encode().hex(),
     "HEXADECIMAL": lambda text: text.encode().hex().upper(),
+    "HexaDecimal": lambda text: "".join(
+        char.upper() if place % 3 else char for place, char in enumerate(text.encode().hex())
+    ),
+    "hexadecimal with colons": lambda text: text.encode().hex(":"),
+    "hexadecimal with spaces": lambda text: text.encode().hex(" ").upper(),
+    "hexadecimal with hyphens": lambda text: text.encode().hex("-", 2),
+    "hexadecimal in groups": lambda text: text.encode().hex(" ", -4),
+    "hexadecimal as C has it": lambda text: ", ".join(f"0x{byte:02X}" for byte in text.encode()),
+    "hexadecimal with prefixes alone": lambda text: "".join(f"0x{byte:02x}" for byte in text.encode()),
+    "hexadecimal in lines": lambda text: ":\n    ".join(
+        text.encode()[at : at + 5].hex(":") for at in range(0, len(text.encode()), 5)
+    ),
+    "hexadecimal in lines in JSON": lambda text: json.dumps(
+        "\n".join(text.encode()[at : at + 7].hex(" ") for at in range(0, len(text.encode()), 7))
+    ),
+    "hexadecimal of UTF-16": lambda text: text.encode("utf-16-le").hex(" "),
+    "hexadecimal of UTF-16, the other byte order": lambda text: text.encode("utf-16-be").hex(),
+    "base32": lambda text: base64.b32encode(text.encode()).decode(),
+    "base32 in lower case, without padding": lambda text: base64.b32encode(text.encode()).decode().lower().rstrip("="),
+    "base32 after three bytes": lambda text: base64.b32encode(b"abc" + text.encode() + b"d").decode(),
+    "base64 of UTF-16": lambda text: base64.b64encode(text.encode("utf-16-le")).decode(),
+    "base64 of UTF-16 amidst others": lambda text: base64.b64encode(f"-{text}-".encode("utf-16-be")).decode(),
+    "base64 of base64": lambda text: base64.b64encode(base64.b64encode(text.encode())).decode(),
+    "base64 of base64 amidst others": lambda text: base64.b64encode(
+        b'{"auth":"' + base64.b64encode(b"user:" + text.encode()) + b'"}'
+    ).decode(),
+    "base64 of base64 for URLs": lambda text: base64.urlsafe_b64encode(
+        base64.urlsafe_b64encode(b"u:" + text.encode() + b"\xff")
+    ).decode(),
+    "UTF-16": lambda text: text.encode("utf-16-be").decode("latin-1"),
+    "UTF-16 in JSON": lambda text: json.dumps(text.encode("utf-16-le").decode("latin-1")),
+    "backwards": lambda text: text[::-1],
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 for URLs": lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
     "base64 without padding": lambda text: base64.b64encode(text.encode()).decode().rstrip("="),
@@ -152,6 +184,42 @@ def test_bytes_of_any_kind_between_text_are_left_alone():
     text = bytes(range(256)).decode("latin-1")
     masked = Masker({"key": PLAIN}).mask(text + PLAIN.encode().decode("latin-1") + text)
     assert masked == text + REFERENCE + text
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_base32_and_base64_of_base64_are_masked_at_every_place_in_something_longer(before):
+    for after in range(6):
+        data = bytes(range(100, 100 + before)) + TOKEN.encode() + bytes(range(200, 200 + after))
+        inside = base64.b64encode(data)
+        for encoded, most in (
+            (base64.b32encode(data), 8 * before // 5 + 8 * after // 5 + 1),
+            *(
+                (base64.b64encode(bytes(some) + inside), 16 * before // 9 + 16 * after // 9 + 4 * some // 3 + 8)
+                for some in range(3)
+            ),
+        ):
+            masked = Masker({"key": TOKEN}).mask(encoded.decode())
+            assert REFERENCE in masked
+            assert len(masked.replace(REFERENCE, "").rstrip("=")) <= most
+
+
+def test_the_bits_at_the_edges_of_base64_of_base64_go_too():
+    def shown(text):
+        return Masker({"key": text}).mask(base64.b64encode(base64.b64encode(f"x{text}y".encode())).decode())
+
+    assert len({shown(text) for text in (TOKEN, f"h{TOKEN[1:]}", f"{TOKEN[:-1]}c")}) == 1
+
+
+@pytest.mark.parametrize("digits", ["of other bytes", "of a part of it", "with a byte between", "too far apart"])
+def test_hexadecimal_of_anything_else_is_left_alone(digits):
+    data = TOKEN.encode()
+    text = {
+        "of other bytes": data[::-1].hex(":"),
+        "of a part of it": data[:-1].hex(" "),
+        "with a byte between": f"{data[:9].hex(':')}:00:{data[9:].hex(':')}",
+        "too far apart": (" " * 40).join(f"{byte:02x}" for byte in data),
+    }[digits]
+    assert Masker({"key": TOKEN}).mask(text) is text
 
 
 # --- several secrets ---
@@ -380,6 +448,12 @@ def test_the_search_for_many_texts_finds_what_a_search_for_each_finds(texts, tex
         f"{'A' * 64}\n",
         TOKEN[:-1],
         TOKEN[4:12],
+        TOKEN[:-1].encode().hex(),
+        f"{TOKEN[:-1].encode().hex(':')} ",
+        TOKEN[4:6].encode().hex(" "),
+        f"{TOKEN[8:10].encode().hex()} ",
+        "0x",
+        "7 ",
     ],
 )
 def test_a_flood_of_what_could_begin_something_takes_time_in_proportion(flood):

@@ -530,6 +530,14 @@ async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_n
         "approver_needed"
     )
     assert (await asked(stranger, "POST", question, **said))[1]["error"]["code"] == "unknown_trace"
+    # An execution that an approver may not see is unknown to it, too, unless it has asked that question.
+    for unseen in (f"{store.others}.77", f"{'0' * 32}.77"):
+        assert (await asked(approver, "POST", f"/api/approvals/{unseen}", **said))[1]["error"]["code"] == (
+            "unknown_trace"
+        )
+    assert (await asked(auditor, "POST", f"/api/approvals/{store.others}.77", **said))[1]["error"]["code"] == (
+        "unknown_approval"
+    )
     assert (await asked(Principal("local"), "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"][
         "code"
     ] == "approver_needed"

@@ -12,7 +12,7 @@ from mcp_bridge.downstream.catalog.resource_tools import ResourceTool, resource_
 from mcp_bridge.downstream.catalog.tools import ToolInfo, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.large_json import dumps
-from mcp_bridge.private_files import state_directory
+from mcp_bridge.private_files import read_whole, state_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +76,7 @@ class ListingStore:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _FILE_BYTES:
-        raise ValueError("too large")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(read_whole(path, _FILE_BYTES))
     if content["format"] != _FORMAT or not isinstance(content["tools"], list):
         raise ValueError("another format")
     return content

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import state_directory
+from mcp_bridge.private_files import read_whole, state_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,7 @@ class IndexStore:
         """The bytes stored under `key`, or None."""
         path = self._path(key)
         try:
-            if path.stat().st_size > _FILE_BYTES:
-                raise OSError("too large")
-            return path.read_bytes()
+            return read_whole(path, _FILE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -247,9 +247,13 @@ class TableAudit:
         for execution, name, is_there, token in ledger.connection.execute(
             "SELECT execution, id, value IS NOT NULL, erased FROM reference_values"
         ):
+            expected = None if ledger.master is None else ledger.master.erasure_token(execution, name)
             if token is not None:
                 known[token] += 1
-            was_restored = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
+                # Once its execution is erased, the token is all that is left of it.
+                if token != (expected or token if execution else name):
+                    raise damaged(f"the erased reference {name!r:.60} of {execution!r:.60} is another one")
+            was_restored = expected is not None and self._tokens[expected] > 0
             if is_there == (token is not None or execution in self.erased) or (is_there and was_restored):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")

@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.ledger.log.entry_encoding import decode
+from mcp_bridge.private_files import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,8 @@ ERASURE_PAUSE_SECONDS = 3600.0
 
 FILE_NAME = "clock.doubted"
 """Has the time, in seconds since 1970, at which a jump was seen last."""
+
+_MAX_BYTES = 100
 
 
 async def is_clock_doubted(database: Database, last: float | None = None) -> bool:
@@ -49,7 +52,7 @@ async def is_clock_doubted(database: Database, last: float | None = None) -> boo
 def _is_doubted(file: Path, now: float, last: float) -> bool:
     seen = 0.0
     with suppress(OSError, ValueError):
-        seen = float(file.read_text())
+        seen = float(read_whole(file, _MAX_BYTES))
     if seen <= now < seen + ERASURE_PAUSE_SECONDS:
         # Also when there are entries of that time by now.
         return True

@@ -13,7 +13,7 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.private_files import private_key
+from mcp_bridge.private_files import private_key, read_whole
 
 if TYPE_CHECKING:
     import sqlite3
@@ -111,8 +111,7 @@ def known_vkey(path: Path) -> str:
 def _public_key(directory: Path) -> str | None:
     """The key in PUBLIC_KEY_FILE; None if the file is missing or holds no key."""
     try:
-        with (directory / PUBLIC_KEY_FILE).open("rb") as file:
-            text = file.read(_MAX_PUBLIC_KEY_BYTES).decode(errors="replace").strip()
+        text = read_whole(directory / PUBLIC_KEY_FILE, _MAX_PUBLIC_KEY_BYTES).decode(errors="replace").strip()
         return Verifier.parse(text).vkey
     except (OSError, BridgeError):
         return None

@@ -117,7 +117,7 @@ def _files(directory: Path) -> list[Path]:
 def _port(path: Path) -> int | None:
     """The port in a file that a process has locked. No file is removed: commands that change nothing ask, too."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         # Its bridge has just ended.
         return None
@@ -154,7 +154,7 @@ def _is_locked(path: Path) -> bool:
     """Whether any process has a file locked. The file is removed if none has."""
     while True:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return False
         except OSError:

@@ -28,7 +28,7 @@ from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, held_execution_mac
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, OLD_REQUESTS_LOST, UNFINISHED
-from mcp_bridge.private_files import KEY_BYTES
+from mcp_bridge.private_files import KEY_BYTES, read_whole
 
 if TYPE_CHECKING:
     import sqlite3
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 KEY_FILE = "references.key"
 """The key of earlier versions, in the state directory."""
+
+_MAX_KEY_FILE_BYTES = 4096
 
 WITHHELD = b""
 """Replaces a payload that names erased values."""
@@ -211,7 +213,7 @@ def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
 def _requests(log: Log, path: Path) -> str:
     """The wrapped key of request MACs, which is derived from the key in a file."""
     try:
-        key = path.read_bytes()
+        key = read_whole(path, _MAX_KEY_FILE_BYTES)
     except FileNotFoundError:
         logger.warning(
             "%s is missing. Without it, idempotency keys of an earlier version can't be matched with their "

@@ -151,31 +151,43 @@ def readings(text: str) -> set[str]:
     return texts
 
 
-class Base64Form(NamedTuple):
-    """A part of base64 that a text's bytes produce at a given alignment.
+class EncodedForm(NamedTuple):
+    """A part of base64 or base32 that a text's bytes produce at a given alignment.
 
     Attributes:
         text: The characters that depend on these bytes alone.
-        before: Whether the character before holds some bits of the first byte.
-        after: Whether the character after holds some bits of the last byte.
+        before: How many characters before hold some bits of the first byte, at most.
+        after: How many characters after hold some bits of the last byte, at most.
     """
 
     text: str
-    before: bool
-    after: bool
+    before: int
+    after: int
 
 
-def base64_forms(text: str) -> set[Base64Form]:
-    """The text in base64, at each of the three places it can have in a group of bytes, in both alphabets (RFC 4648)."""
+def base64_forms(text: str) -> set[EncodedForm]:
+    """The text in base64, at each of the three places it can have in a group of bytes, in both alphabets (RFC 4648).
+
+    Also its UTF-16 in base64, and its base64 in base64, as secrets of Kubernetes hold passwords of registries.
+    """
+    forms = {form for data in _serialised(text) | _utf16(text) for form in _in_base64(data)}
+    inner = {form for data in _serialised(text) for form in _in_base64(data) if " " not in form.text}
+    return forms | {
+        EncodedForm(outer.text, outer.before + 2 * form.before, outer.after + 2 * form.after)
+        for form in inner
+        for outer in _in_base64(form.text.encode())
+    }
+
+
+def _in_base64(data: bytes) -> set[EncodedForm]:
     forms = set()
-    for data in _serialised(text):
-        for offset in range(3):
-            # Characters with bits of preceding bytes are left out, and an incomplete last one.
-            bits = 8 * (offset + len(data))
-            whole = base64.b64encode(bytes(offset) + data)[-(-8 * offset // 6) : bits // 6].decode()
-            # In a form, a plus is decoded as a space.
-            for form in (whole, whole.replace("+", "-").replace("/", "_"), whole.replace("+", " ")):
-                forms.add(Base64Form(form, offset > 0, bits % 6 > 0))
+    for offset in range(3):
+        # Characters with bits of preceding bytes are left out, and an incomplete last one.
+        bits = 8 * (offset + len(data))
+        whole = base64.b64encode(bytes(offset) + data)[-(-8 * offset // 6) : bits // 6].decode()
+        # In a form, a plus is decoded as a space.
+        for form in (whole, whole.replace("+", "-").replace("/", "_"), whole.replace("+", " ")):
+            forms.add(EncodedForm(form, int(offset > 0), int(bits % 6 > 0)))
     return forms
 
 
@@ -185,12 +197,35 @@ def base64_alone(text: str) -> set[str]:
     return whole | {each.replace("+", "-").replace("/", "_") for each in whole}
 
 
+def base32_forms(text: str) -> set[EncodedForm]:
+    """The text in base32 (RFC 4648), at each of the five places it can have in a group of bytes, in either case."""
+    forms = set()
+    for data in _serialised(text):
+        for offset in range(5):
+            bits = 8 * (offset + len(data))
+            whole = base64.b32encode(bytes(offset) + data)[-(-8 * offset // 5) : bits // 5].decode()
+            for form in (whole, whole.lower()):
+                forms.add(EncodedForm(form, int(offset > 0), int(bits % 5 > 0)))
+    return forms
+
+
 def hex_forms(text: str) -> set[str]:
-    """The text in hexadecimal, in lower and in upper case."""
-    digits = {data.hex() for data in _serialised(text)}
-    return digits | {each.upper() for each in digits}
+    """The text, and its UTF-16, in hexadecimal, in lower case."""
+    return {data.hex() for data in _serialised(text) | _utf16(text)}
+
+
+def shuffled_forms(text: str) -> set[str]:
+    """The text backwards, and its bytes in UTF-16, of which each is read as a character."""
+    forms = {text[::-1]} | {data.decode("latin-1") for data in _utf16(text)}
+    return forms | {form.replace("+", " ") for form in forms}
 
 
 def _serialised(text: str) -> set[bytes]:
     """The bytes of a text, and of its JSON form, for JSON that is then encoded as a whole, such as a token."""
     return {form.encode() for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])}
+
+
+def _utf16(text: str) -> set[bytes]:
+    """The bytes of a text in UTF-16; where they are the same in either byte order but for the ends, without these."""
+    little, big = text.encode("utf-16-le"), text.encode("utf-16-be")
+    return {little[:-1]} if little[:-1] == big[1:] else {little, big}

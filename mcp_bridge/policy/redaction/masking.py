@@ -1,9 +1,10 @@
 """Secrets' plaintexts replaced by `vault://secret/<id>`, however they are encoded.
 
-Found: the plaintext as it is; with any of its characters escaped for JSON, Python, C, URLs or HTML, in any mixture and
-in up to five layers; its UTF-8 bytes in base64 (either alphabet, with or without padding, at any place in something
-longer, wrapped into lines) and in hexadecimal; the last two again inside of the former. Not found: what was compressed,
-encrypted, reversed, cut into pieces, or encoded in another way. A tool that does that to a secret that it was given
+Found: the plaintext as it is, and backwards; with any of its characters escaped for JSON, Python, C, URLs or HTML, in
+any mixture and in up to five layers; its UTF-8 and UTF-16 bytes in base64 (either alphabet, with or without padding, at
+any place in something longer, wrapped into lines) and in hexadecimal (any case, with or without separators); its UTF-8
+bytes in base32, and in base64 of base64; its UTF-16 bytes; these again inside of the escapes. Not found: what was
+compressed, encrypted, cut into pieces, or encoded in another way. A tool that does that to a secret that it was given
 has it: masking keeps accidents in, and grants keep secrets from tools.
 
 Whole texts are masked, not streams of chunks: a secret could be cut between two. A plaintext of fewer than
@@ -17,17 +18,21 @@ guessed is given to a masker (`policy.strength`): it would not be hidden by it, 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.policy.redaction.encodings import (
     MAX_LAYERS,
     Layer,
+    base32_forms,
     base64_alone,
     base64_forms,
     decoded,
     hex_forms,
     readings,
+    shuffled_forms,
 )
+from mcp_bridge.policy.redaction.hex_digits import HexDigits
 from mcp_bridge.policy.redaction.literals import GRAM, Literals
 from mcp_bridge.policy.secrets.vault_uris import find_references, secret_uri
 
@@ -51,14 +56,35 @@ class _Form(NamedTuple):
     Attributes:
         secret_id: The secret's id.
         word: It is recognised only as a separate word.
-        before: The character before, if base64, belongs to it.
-        after: The character after, if base64, belongs to it.
+        before: As many characters before belong to it, if they are base64.
+        after: As many characters after belong to it, if they are base64.
     """
 
     secret_id: str
     word: bool
-    before: bool = False
-    after: bool = False
+    before: int = 0
+    after: int = 0
+
+
+class _Search(NamedTuple):
+    """Finds the forms of secrets."""
+
+    literals: Literals[_Form]
+    hex_digits: HexDigits[str]
+
+
+@lru_cache(maxsize=16)
+def _search_for(plaintexts: tuple[tuple[str, str], ...]) -> _Search:
+    """A search for secrets, by id and plaintext. It takes most of a millisecond a secret to prepare."""
+    forms: dict[str, _Form] = {}
+    digits: dict[str, str] = {}
+    for secret_id, plaintext in plaintexts:
+        for text, form in _forms(secret_id, plaintext):
+            forms.setdefault(text, form)
+        if len(plaintext.strip()) >= MIN_SUBSTRING_CHARS:
+            for text in hex_forms(plaintext.strip()):
+                digits.setdefault(text, secret_id)
+    return _Search(Literals(forms), HexDigits(digits))
 
 
 class Masker:
@@ -71,11 +97,7 @@ class Masker:
 
     def __init__(self, plaintexts: Mapping[str, str], ids: Collection[str] = ()) -> None:
         self._ids = frozenset(ids) | frozenset(plaintexts)
-        forms: dict[str, _Form] = {}
-        for secret_id, plaintext in sorted(plaintexts.items()):
-            for text, form in _forms(secret_id, plaintext):
-                forms.setdefault(text, form)
-        self._literals = Literals(forms) if forms else None
+        self._search = _search_for(tuple(sorted(plaintexts.items()))) if plaintexts else None
 
     def mask(self, text: str) -> str:
         """The text with references for secrets; the same object if it contains none."""
@@ -91,27 +113,31 @@ class Masker:
 
     def _found(self, text: str) -> list[tuple[int, int, str]]:
         """The spans of secrets, in order. Overlapping ones are merged, and named for the longest."""
-        if self._literals is None:
+        if self._search is None:
             return []
         layers = [Layer(text)]
         spans: list[tuple[int, int, str]] = []
         while True:
-            spans.extend(self._in_layer(self._literals, layers))
+            spans.extend(self._in_layer(self._search, layers))
             layer = decoded(layers[-1].text) if len(layers) <= MAX_LAYERS else None
             if layer is None:
                 return _merged(spans)
             layers.append(layer)
 
-    def _in_layer(self, literals: Literals[_Form], layers: list[Layer]) -> Iterator[tuple[int, int, str]]:
+    def _in_layer(self, search: _Search, layers: list[Layer]) -> Iterator[tuple[int, int, str]]:
         text, top = layers[-1].text, len(layers) - 1
-        for position, place, literal, form in literals.candidates(text):
+        for start, end, secret_id in search.hex_digits.found(text):
+            yield _start_below(layers, top, start), _end_below(layers, top, end), secret_id
+        for position, place, literal, form in search.literals.candidates(text):
             start = position - place
             end = start + len(literal)
             if start >= 0 and text.startswith(literal, start):
                 if form.word and (_is_word(text[start - 1 : start]) or _is_word(text[end : end + 1])):
                     continue
-                start -= form.before and start > 0 and _BASE64.match(text, start - 1) is not None
-                end += form.after and _BASE64.match(text, end) is not None
+                for _ in range(form.before):
+                    start -= start > 0 and _BASE64.match(text, start - 1) is not None
+                for _ in range(form.after):
+                    end += _BASE64.match(text, end) is not None
                 yield _start_below(layers, top, start), _end_below(layers, top, end), form.secret_id
             elif top and not form.word:
                 torn = _torn(layers, position, place, literal)
@@ -142,9 +168,14 @@ def _forms(secret_id: str, plaintext: str) -> Iterator[tuple[str, _Form]]:
     for text in readings(plaintext):
         if len(text) >= MIN_SECRET_CHARS:
             yield text, _Form(secret_id, word=short or len(text) < _MIN_READING_CHARS)
-    for text in hex_forms(plaintext) | (base64_alone(plaintext) if short else set()):
-        yield text, _Form(secret_id, word=short)
-    for form in base64_forms(plaintext):
+    if short:
+        digits = hex_forms(plaintext)
+        for text in digits | {each.upper() for each in digits} | base64_alone(plaintext):
+            yield text, _Form(secret_id, word=True)
+    else:
+        for text in shuffled_forms(plaintext):
+            yield text, _Form(secret_id, word=False)
+    for form in base64_forms(plaintext) | base32_forms(plaintext):
         if len(form.text) >= MIN_SUBSTRING_CHARS:
             yield form.text, _Form(secret_id, word=False, before=form.before, after=form.after)
 

@@ -400,6 +400,10 @@ ROWS = [
     ("references", "an erased value is put back from an older copy", restored("rotated", f"REPLACE INTO reference_values SELECT * FROM old.reference_values WHERE id = '{REFERENCE}'"), VERIFY),
     ("references", "an erased reference is removed", execute(f"DELETE FROM reference_values WHERE id = '{REFERENCE}'"), VERIFY),
     ("references", "an erased value is put back from an older copy, and its tombstone is taken for an erased execution's", restored("rotated", f"UPDATE reference_values SET execution = '', id = erased WHERE id = '{REFERENCE}'", f"INSERT INTO reference_values SELECT * FROM old.reference_values WHERE id = '{REFERENCE}'"), MASTER),
+    ("references", "an erased reference is moved to another execution", execute(f"UPDATE reference_values SET execution = '{ASKED}' WHERE id = '{REFERENCE}'"), MASTER),
+    ("references", "an erased reference has another id", execute(f"UPDATE reference_values SET id = 'another' WHERE id = '{REFERENCE}'"), MASTER),
+    ("references", "an erased reference is taken for an erased execution's", execute(f"UPDATE reference_values SET execution = '', id = erased WHERE id = '{REFERENCE}'"), NOTHING),
+    ("references", "an erased reference is taken for an erased execution's, under another id", execute(f"UPDATE reference_values SET execution = '' WHERE id = '{REFERENCE}'"), VERIFY),
     # What else there is.
     ("others", "the log's name is changed", execute("UPDATE meta SET value = 'mcp-code-bridge/0000000000000000' WHERE name = 'origin'"), VERIFY),
     ("others", "the master key's check is changed", execute("UPDATE meta SET value = value || '0' WHERE name = 'master'"), MASTER),

@@ -29,6 +29,15 @@ ELSEWHERE = "0123456789abcdef:7:b.1"
 """A process in another pid namespace."""
 
 
+def test_nobody_waits_for_a_fifo_among_the_files_of_processes(tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    fifo = tmp_path / FOLDER / ("0" * 32)
+    os.mkfifo(fifo)
+    assert http_ports(tmp_path) == ()
+    Presence(tmp_path, ELSEWHERE).leave()
+    assert not fifo.exists()
+
+
 @pytest.fixture
 def holder(tmp_path):
     """A process of its own that uses the store."""
