@@ -343,7 +343,7 @@ class Database:
         return self.quota.has_room(self._measured, self._unmeasured + self._queued + size)
 
     def _see_free_space(self) -> None:
-        """Other programs fill the disk, too, and the file was measured when it was written to last: hours ago, maybe."""
+        """Look at the disk again: others fill it, too, and the last measure may be hours old (it follows a write)."""
         # A directory that is gone is found by the write.
         with contextlib.suppress(OSError):
             self._measured = replace(self._measured, free=free_bytes(self._path))
