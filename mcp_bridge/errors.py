@@ -49,6 +49,11 @@ def joined(message: str, hint: str | None) -> str:
     return message + ("\n" if "\n" in message else " ") + hint
 
 
+def ended(sentence: str) -> str:
+    """A sentence with its full stop, unless it ends with a question: `did you mean 'args'?`."""
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
 def extra_hint(extra: str) -> str:
     """A hint for what needs an extra that isn't installed: a command that adds it to the Python that runs this.
 

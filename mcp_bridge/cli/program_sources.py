@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.cli.command_runner import run_with_database
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, ended
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.governance.program_files import (
     SUFFIXES,
@@ -216,7 +216,7 @@ def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
     except InvalidProgramError as exc:
         listed = "; ".join(map(str, exc.faults))
         raise BridgeError(
-            "invalid_program", f"{file_or_name}: {listed}.", faults=[fault._asdict() for fault in exc.faults]
+            "invalid_program", ended(f"{file_or_name}: {listed}"), faults=[fault._asdict() for fault in exc.faults]
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_bridge.configured_values import HomePath  # noqa: TC001  (pydantic reads the annotations)
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, ended
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.toml_files import reader as toml_reader
 from mcp_bridge.toml_files.line_numbers import line_of
@@ -105,7 +105,7 @@ def _resolved(files: Mapping[str, tuple[Path, Any]], known: Mapping[str, Program
             listed = "; ".join(map(str, exc.faults))
             raise BridgeError(
                 "bad_program",
-                f"{file}: {listed}.",
+                ended(f"{file}: {listed}"),
                 file=str(file),
                 faults=[fault._asdict() for fault in exc.faults],
             ) from None
@@ -194,4 +194,4 @@ _READERS: dict[str, Callable[[str], Any]] = {
 def _bad(message: str, file: Path | None, line: int | None, hint: str | None = None) -> BridgeError:
     where = f"{file}, line {line}: " if line else ""
     code: Code = "bad_program" if line is None else "bad_config"
-    return BridgeError(code, f"{where}{message}.", hint=hint, file=str(file), line=line)
+    return BridgeError(code, ended(f"{where}{message}"), hint=hint, file=str(file), line=line)

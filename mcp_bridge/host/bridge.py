@@ -72,7 +72,7 @@ from mcp_bridge.telemetry.setup import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
 
@@ -1254,16 +1254,22 @@ def _looked_for_a_server(record: ExecutionRecord) -> bool:
     return "no mcp server" in message or "there is no server" in message
 
 
-def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractSet[str]) -> None:
-    for principal in principals:
+def _warn_of_unknown_names(governance: Governance, servers: AbstractSet[str], install: InstallSettings) -> None:
+    """Log each name in a principal's table that isn't there: whoever misspells one gives nothing by it."""
+    for principal in governance.principals.values():
+        table = f"principals.{principal.name}"
         for name in sorted((principal.servers or frozenset()) - servers):
-            logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
+            logger.warning("%s.servers: there is no server %r, now", table, name)
+        for name in sorted((principal.secrets or frozenset()) - governance.vault.names):
+            logger.warning("%s.secrets: there is no %r in [secrets]", table, name)
+        for name in sorted((principal.files or frozenset()) - governance.inputs.keys()):
+            logger.warning("%s.files: there is no %r in [files]", table, name)
+        if principal.packages:
+            from mcp_bridge.sandbox.packages.allow_list import AllowList  # rarely needed
 
-
-def _warn_of_unknown_inputs(principals: Iterable[Principal], inputs: AbstractSet[str]) -> None:
-    for principal in principals:
-        for name in sorted((principal.files or frozenset()) - inputs):
-            logger.warning("principals.%s.files: there is no %r in [files]", principal.name, name)
+            listed, own = AllowList(install.allow), AllowList(principal.packages)
+            for name in sorted(own.names - listed.names):
+                logger.warning("%s.packages: there is no %r in install.allow", table, name)
 
 
 @asynccontextmanager
@@ -1329,8 +1335,7 @@ async def open_bridge(
                 anyio.create_task_group() as tasks,
                 upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
             ):
-                _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
-                _warn_of_unknown_inputs(governance.principals.values(), governance.inputs.keys())
+                _warn_of_unknown_names(governance, {*fleet.servers, LOCAL}, settings.install)
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from mcp_bridge.configured_values import ConfiguredTable, HomePath
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, ended
 from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_files.line_numbers import line_of
 from mcp_bridge.toml_files.refused_values import example, said
@@ -77,7 +77,7 @@ def tools_config(table: Mapping[str, Any], file: Path | None = None) -> ToolsCon
     where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
     raise BridgeError(
         "bad_config",
-        f"{where}{message}.",
+        ended(f"{where}{message}"),
         hint=hint,
         file=str(file) if file else None,
         line=line,

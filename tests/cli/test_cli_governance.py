@@ -961,6 +961,8 @@ def test_tools_and_programs_that_cannot_be_loaded_are_usage_errors(desk, command
     Path(module).unlink()
     broken = desk.write("programs/broken.yaml", {"steps": [{"id": "a", "type": "x"}]})
     desk.says(*command, code=exit_statuses.USAGE, words=["bad_program", broken, "steps[0].type"])
+    Path(broken).write_text("name: a\nsteps: [{id: s, type: tool, tool: local.x, arg: {}}]\n")
+    desk.says(*command, code=exit_statuses.USAGE, words=["bad_program", "steps[0].arg", "did you mean 'args'?\n"])
     Path(broken).write_text("steps: [")
     desk.says(*command, code=exit_statuses.USAGE, words=["bad_program", broken])
 

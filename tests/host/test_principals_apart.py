@@ -10,12 +10,14 @@ from servers.specs import faulty
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.erasure_with_files import erase
-from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.governance import govern, load_governance
 from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, PrincipalLimits
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.server import resources
+from mcp_bridge.settings import load
 
 ANNA, BEN = Principal("anna"), Principal("ben")
 
@@ -65,6 +67,37 @@ async def test_a_view_is_one_object_a_principal_and_shares_what_serves_all(sandb
         for name in ("", "Anna", "../anna", "anna/..", ".anna", "a" * 65, "anna\n", "änna"):
             with pytest.raises(ValueError, match="no name"):
                 bridge.for_principal(Principal(name))
+
+
+async def test_names_in_a_table_that_are_not_there_are_told_of(tmp_path, caplog):
+    file = tmp_path / "config.toml"
+    file.write_text(
+        """
+[secrets.registry]
+file = true
+[files.sales]
+path = "sales.csv"
+[install]
+allow = ["polars>=1"]
+[principals.build]
+servers = ["local", "gti"]
+secrets = ["registry", "registy"]
+files = ["sales", "sale"]
+packages = ["Polars", "polar"]
+"""
+    )
+    (tmp_path / "sales.csv").write_text("1")
+    loaded = load(file, environ={"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")})
+    governance = govern(loaded.layers, loaded.settings.state_dir)
+    async with open_bridge(loaded.settings, (), governance):
+        pass
+    told = [record.message for record in caplog.records if record.message.startswith("principals.")]
+    assert told == [
+        "principals.build.servers: there is no server 'gti', now",
+        "principals.build.secrets: there is no 'registy' in [secrets]",
+        "principals.build.files: there is no 'sale' in [files]",
+        "principals.build.packages: there is no 'polar' in install.allow",
+    ]
 
 
 async def test_what_has_the_same_name_is_each_principals_own(sandboxes):

@@ -339,4 +339,5 @@ def test_a_wrong_table_is_refused_with_file_line_and_key(tmp_path, text, line, s
     assert caught.value.code == "bad_config"
     assert caught.value.details["line"] == line
     assert says in str(caught.value)
+    assert "?." not in str(caught.value)
     assert str(caught.value).startswith(f"{file}, line {line}: ")

@@ -134,6 +134,19 @@ async def test_one_trace_leads_to_server_everything(configure, received, everyth
     assert "run script" in received.ancestors(call)
 
 
+async def test_a_request_for_what_a_server_has_is_a_span_of_its_own(configure, received):
+    setup = watched(configure, received, STDIO)
+    unknown = "\ntry:\n    await local_one.unknown()\nexcept Exception as exc:\n    print(json.dumps(str(exc)))"
+    async with setup.client() as client:
+        # The tools are listed at the first use, and again for a name that isn't among them.
+        assert "no tool" in value(await run(client, LOCAL + unknown))
+    asked = [span for span in received.spans if span.name == "MCP send resources/list"]
+    assert asked
+    assert all(span.kind == "client" and int(span.attributes["jsonrpc.request.id"]) > 0 for span in asked)
+    of_requests = {span.name for span in received.spans if "jsonrpc.request.id" in span.attributes}
+    assert not of_requests & {"run sandbox", "run script"}
+
+
 async def test_a_call_without_a_trace_begins_one(configure, received):
     setup = watched(configure, received, STDIO)
     async with setup.client() as client:

@@ -360,7 +360,10 @@ class Connection(ServerConnection):
             return self._has_resources
 
         async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
-            return await self.transport.request(method, self._with_meta(params))
+            # Named as the SDK names its own, such as the one of `tools/list` before: the transport notes the request's
+            # id in the current span, which would be that of whoever has the tools listed.
+            with tracing.span(f"MCP send {method}", "client", {"mcp.method.name": method}):
+                return await self.transport.request(method, self._with_meta(params))
 
         with anyio.move_on_after(RESOURCES_TIMEOUT):
             has_any = True

@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, ended
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.kernel.json_parsing import MAX_PARSED_CHARS, NotJSONError, parsed
 from mcp_bridge.kernel.language import program_parser as programs
@@ -363,7 +363,7 @@ def _json_fault(text: str) -> str:
 def _invalid(faults: Sequence[Fault]) -> BridgeError:
     listed = "; ".join(map(str, faults[:MAX_FAULTS_LISTED])) + ("; …" if len(faults) > MAX_FAULTS_LISTED else "")
     rows = [fault._asdict() for fault in faults]
-    return BridgeError("invalid_program", f"The program is not valid: {listed}.", faults=rows)
+    return BridgeError("invalid_program", ended(f"The program is not valid: {listed}"), faults=rows)
 
 
 def named_programs(data: Any) -> set[str]:

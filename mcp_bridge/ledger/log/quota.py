@@ -107,9 +107,18 @@ def measure(connection: sqlite3.Connection, path: Path) -> Measured:
         sqlite3.Error, OSError: As they come.
     """
     pages, unused, size, mode = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in _MEASURES)
-    disk = os.statvfs(path.parent)
     used = (pages - unused) * size + journal_bytes(path)
-    return Measured(used, unused * size, disk.f_bavail * disk.f_frsize, gives_back=mode != 0)
+    return Measured(used, unused * size, free_bytes(path), gives_back=mode != 0)
+
+
+def free_bytes(path: Path) -> int:
+    """The free bytes on a file's disk.
+
+    Raises:
+        OSError: As it comes.
+    """
+    disk = os.statvfs(path.parent)
+    return disk.f_bavail * disk.f_frsize
 
 
 class RunUsage:

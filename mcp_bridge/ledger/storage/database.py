@@ -14,6 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,7 @@ from mcp_bridge.ledger.log.quota import (
     Measured,
     Quota,
     RunUsage,
+    free_bytes,
     journal_bytes,
     measure,
 )
@@ -321,6 +323,7 @@ class Database:
         Raises:
             BridgeError: `ledger_full`; as `flush`.
         """
+        self._see_free_space()
         if self._full(more) is None:
             return
         await self.measure()
@@ -338,6 +341,12 @@ class Database:
     def has_room_for(self, size: int) -> bool:
         """Whether `size` more bytes fit into the quota and its reserve."""
         return self.quota.has_room(self._measured, self._unmeasured + self._queued + size)
+
+    def _see_free_space(self) -> None:
+        """Look at the disk again: others fill it, too, and the last measure may be hours old (it follows a write)."""
+        # A directory that is gone is found by the write.
+        with contextlib.suppress(OSError):
+            self._measured = replace(self._measured, free=free_bytes(self._path))
 
     def _full(self, more: int) -> BridgeError | None:
         return self.quota.exceeded(self._path, self._measured, self._unmeasured, more)

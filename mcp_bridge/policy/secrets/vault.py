@@ -336,6 +336,11 @@ class Vault:
         self.known: Mapping[str, str] = {}
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of the secrets, also of those that aren't available."""
+        return frozenset(self._configs)
+
+    @property
     def variables(self) -> frozenset[str]:
         """The environment variables that secrets come from."""
         return frozenset(config.env for config in self._configs.values() if config.env is not None)

@@ -44,6 +44,11 @@ class AllowList:
         """As they are configured."""
         return self._entries
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the packages that are listed, normalised."""
+        return frozenset(self._by_name)
+
     def has(self, name: str) -> bool:
         """Whether a package is listed, in whatever version."""
         return name in self._by_name

@@ -347,6 +347,19 @@ async def test_without_room_on_the_disk_nothing_new_begins(tmp_path):
         assert "min_free" in caught.value.hint
 
 
+async def test_what_others_have_filled_the_disk_with_since_the_last_write_counts(tmp_path, monkeypatch):
+    async with Database(tmp_path / FILE_NAME, quota=Quota(min_free_bytes=MEBIBYTE)) as database:
+        run = Allowance(database)
+        await run.require()
+        real = os.statvfs
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=255, f_frsize=4096))
+        with pytest.raises(BridgeError) as caught:
+            await run.require()
+        assert caught.value.code == "ledger_full"
+        monkeypatch.setattr(os, "statvfs", real)
+        await run.require()
+
+
 async def test_what_waits_to_be_written_is_bounded_by_its_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(databases, "MAX_QUEUED_BYTES", 2 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME) as database:

@@ -31,7 +31,7 @@ from mcp_bridge.server.http.authentication.authentication_settings import MAX_VA
 from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys, UnknownKeyError
 from mcp_bridge.server.http.authentication.wrong_credentials import WrongCredentials
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import EndedToken, Unauthenticated, UnknownSigningKey
+from mcp_bridge.server.http.refusals import LOGGED_PER_MINUTE, EndedToken, Unauthenticated, UnknownSigningKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -65,6 +65,9 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 """RFC 6750, section 2.1."""
 
 _CREDENTIAL = "mcp_bridge.credential"
+
+MAX_REASONS = 100
+"""Why an access token is refused, of which there are some thirty: each is logged `LOGGED_PER_MINUTE` times a minute."""
 
 
 @dataclass(slots=True)
@@ -108,6 +111,7 @@ class Authenticator:
         self._access_tokens = _access_tokens(config.oauth) if config.oauth else None
         self._wrong_credentials = WrongCredentials()
         self._problems = RateLimits(1)
+        self._reasons = RateLimits(MAX_REASONS)
         self._required = bool(principals or config.oauth or config.proxy)
         self._stamp: object | None = None
         self._records: dict[str, TokenRecord] = {}
@@ -291,7 +295,9 @@ class Authenticator:
         try:
             said = await access_tokens.verify(text)
         except BadAccessTokenError as exc:
-            logger.info("an access token is refused: %s", exc)
+            # Anybody can send thousands.
+            if not self._reasons.take(str(exc), LOGGED_PER_MINUTE):
+                logger.info("an access token is refused: %s", exc)
             raise self._bad_token(has_ended=exc.has_ended) from None
         except UnknownKeyError as exc:
             refusal = self._unavailable(exc.retry_after)

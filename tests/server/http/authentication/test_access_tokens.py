@@ -35,7 +35,7 @@ from mcp_bridge.server.http.authentication.access_tokens import LEEWAY_SECONDS, 
 from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
 from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys, UnknownKeyError
 from mcp_bridge.server.http.authentication.wrong_credentials import FAILURES_PER_MINUTE
-from mcp_bridge.server.http.refusals import Unauthenticated
+from mcp_bridge.server.http.refusals import LOGGED_PER_MINUTE, Unauthenticated
 
 AUDIENCE = "https://bridge.example.com/mcp"
 
@@ -372,6 +372,19 @@ async def test_a_token_that_is_not_the_issuers_for_us_and_for_now_is_refused(ser
         assert len(part) < 8 or part not in caplog.text
     # And a right one is good afterwards.
     assert (await server.bearer(issuer.token())).who == "anna"
+
+
+async def test_why_tokens_are_refused_is_logged_some_times_a_minute_each(server, issuer, caplog):
+    caplog.set_level(logging.INFO, "mcp_bridge")
+    of_others, of_another_type = issuer.token(aud="https://elsewhere.example"), issuer.token(headers={"typ": "JWT"})
+
+    for _ in range(LOGGED_PER_MINUTE + 5):
+        await server.bearer(of_others)
+    await server.bearer(of_another_type)
+
+    said = [record.getMessage() for record in caplog.records if "access token is refused" in record.getMessage()]
+    assert said[:-1] == ["an access token is refused: InvalidAudienceError"] * LOGGED_PER_MINUTE
+    assert "type" in said[-1]
 
 
 async def test_whose_token_has_ended_is_told_so_whoever_guesses_behind_the_same_address(server, issuer):
