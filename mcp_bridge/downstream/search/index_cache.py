@@ -61,9 +61,10 @@ class IndexStore:
 
     def discard(self, key: str) -> None:
         """Remove what is stored under `key`, which turned out to be no index."""
-        logger.warning("discarding the tool index %s", self._path(key))
+        path = self._path(key)
+        logger.warning("the tool index %s is damaged or of another version: it is made again", path)
         with suppress(OSError):
-            self._path(key).unlink()
+            path.unlink()
 
     def _path(self, key: str) -> Path:
         return self._directory / f"{self._prefix}{key}{_SUFFIX}"

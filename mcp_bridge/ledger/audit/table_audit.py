@@ -146,7 +146,8 @@ class TableAudit:
         version = ledger.connection.execute("PRAGMA user_version").fetchone()[0]
         if version >= _WITH_PIECES:
             self._check_pieces(ledger)
-        self._check_references(ledger, has_tokens=version >= _WITH_TOKENS)
+        has_tokens = version >= _WITH_TOKENS and (bool(self._tokens) or _was_converted(ledger.connection))
+        self._check_references(ledger, has_tokens=has_tokens)
         self._check_executions(ledger.connection)
         if ledger.master is not None:
             _check_rows(ledger.connection, ledger.master, version)
@@ -261,7 +262,7 @@ class TableAudit:
             raise damaged("the erased references don't match those in the log")
 
     def _check_old_references(self, connection: sqlite3.Connection) -> None:
-        """As `_check_references`, for a file that only earlier versions have written."""
+        """As `_check_references`, for a file whose entries are all of earlier versions."""
         known = set()
         for execution, name, is_there in connection.execute(
             "SELECT execution, id, value IS NOT NULL FROM reference_values"
@@ -329,6 +330,19 @@ class TableAudit:
 def tells_of_tables(execution: str, kind: str) -> bool:
     """Whether an entry of that execution and kind tells of other tables."""
     return execution == LEDGER or kind in _ROW_KINDS
+
+
+def _was_converted(connection: sqlite3.Connection) -> bool:
+    """Whether the references of earlier versions are replaced by tokens.
+
+    That takes a transaction of its own, after the one that adds the column: a file may have the one and not the other.
+    """
+    (found,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM meta WHERE name = ?)"
+        " OR EXISTS (SELECT 1 FROM reference_values WHERE erased IS NOT NULL)",
+        (OLD_REQUESTS,),
+    ).fetchone()
+    return bool(found)
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey, version: int) -> None:

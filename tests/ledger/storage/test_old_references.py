@@ -44,7 +44,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import file_opening
 from mcp_bridge.ledger.storage.blind_indexes import key_mac
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.schema import FILE_NAME, migrate
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.settings import Settings
 
@@ -579,6 +579,60 @@ async def test_what_an_earlier_version_erased_stays_erased_and_its_references_ar
         pass
     assert dump(old / FILE_NAME) == before
     assert not (old / "references.key").exists()
+
+
+def only_migrated(state):
+    """As a start leaves the file that is killed, or finds the disk full, between its two transactions."""
+    with closing(sqlite3.connect(state / FILE_NAME, isolation_level=None)) as connection:
+        migrate(connection)
+
+
+async def test_a_file_of_an_earlier_version_whose_first_start_was_cut_short_is_whole(old):
+    only_migrated(old)
+    whole(old)
+    again = io.BytesIO()
+    with open_ledger(old / FILE_NAME, MasterKey((old / "master.key").read_bytes())) as ledger:
+        ledger_copies.export(ledger, again, payloads=True)
+        trusted = [Verifier.parse(ledger.vkey)]
+    assert verify_export(io.BytesIO(again.getvalue()), trusted).authenticated
+    async with bridge_in(old.parent) as bridge:
+        assert (await bridge.programs.store.values(HOLDER))["refofaholder"] is None
+    whole(old)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE reference_values SET value = NULL WHERE id = 'ref1'",
+        "UPDATE reference_values SET erased = 'x' WHERE id = 'ref1'",
+        "UPDATE reference_values SET value = x'00' WHERE id = 'refofaholder'",
+        "DELETE FROM reference_values WHERE id = 'refofaholder'",
+    ],
+)
+def test_what_was_done_to_a_file_whose_first_start_was_cut_short_is_found(old, change):
+    only_migrated(old)
+    with closing(sqlite3.connect(old / FILE_NAME)) as connection:
+        assert connection.execute(change).rowcount == 1
+        connection.commit()
+    with open_ledger(old / FILE_NAME) as ledger:
+        vkey = ledger.vkey
+    assert verdict(old / FILE_NAME, [vkey]) == "ledger_damaged"
+
+
+async def test_a_file_of_this_version_is_not_taken_for_one_of_an_earlier(old):
+    """What says so is taken away, and a value that was erased is put back."""
+    async with bridge_in(old.parent):
+        pass
+    with closing(sqlite3.connect(old / FILE_NAME)) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'requests'")
+        changed = connection.execute(
+            "UPDATE reference_values SET value = x'00', erased = NULL WHERE erased IS NOT NULL"
+        )
+        assert changed.rowcount
+        connection.commit()
+    with open_ledger(old / FILE_NAME) as ledger:
+        vkey = ledger.vkey
+    assert verdict(old / FILE_NAME, [vkey]) == "ledger_damaged"
 
 
 @pytest.mark.parametrize(
