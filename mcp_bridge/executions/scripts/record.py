@@ -125,7 +125,7 @@ def suspend(
     if names := [row["name"] for row in waiting if row["kind"] == EVENT]:
         ways.append(send_command(names[0], record.execution) + " brings it.")
     if not asks and kinds & {"wait", EVENT}:
-        ways.append("A bridge that serves resumes it automatically, unless the log is restored from a backup before.")
+        ways.append("A bridge that serves resumes it automatically.")
     hint = " ".join([*ways, again])
     code: Code = "approval_needed" if asks else "still_waiting"
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()

@@ -81,7 +81,7 @@ def test_a_long_wait_gives_up_the_container_and_goes_on_in_another_host_when_the
     assert (record["status"], record["error"]["code"], record["exit_code"]) == ("suspended", "still_waiting", 5)
     assert [(kind, name) for kind, name, _ in waiting(record)] == [("wait", "wait")]
     assert "It waits until 2" in record["error"]["message"]
-    assert "resumes it automatically, unless the log is restored" in record["error"]["hint"]
+    assert "resumes it automatically" in record["error"]["hint"]
     assert "the same code with the same key resumes it" in record["error"]["hint"]
     assert hosts.run(code)["status"] == "suspended"
     assert ended(hosts.start(resume={"id": record["execution"]}))["code"] == "still_waiting"
