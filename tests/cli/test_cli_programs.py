@@ -846,7 +846,7 @@ def test_damage_within_the_record_is_said(desk, command):
         ("UPDATE programs SET data = x'7b7d'", ("program", "list"), ["ledger_damaged", "row of programs"]),
         ("UPDATE programs SET name = 'other'", ("program", "run", "other", *A), ["ledger_damaged"]),
         ("UPDATE programs SET hash = upper(hash)", ("program", "show", "kept"), ["ledger_damaged"]),
-        ("UPDATE reference_values SET value = x'00'", ("execution", "resume", "ID"), ["ledger_damaged"]),
+        ("UPDATE reference_values SET value = x'00'", ("execution", "cancel", "ID"), ["ledger_damaged"]),
         ("UPDATE head SET size = size - 1", ("execution", "cancel", "ID"), ["ledger_damaged"]),
         ("UPDATE head SET root = zeroblob(32)", ("execution", "cancel", "ID"), ["ledger_damaged"]),
         ("UPDATE head SET note = ''", ("execution", "list"), ["ledger_damaged"]),
@@ -922,9 +922,10 @@ def test_an_unusable_state_directory_is_said(desk):
 
 
 def test_a_program_is_refused_inside_a_server_of_the_bridge(desk, monkeypatch):
+    ident = desk.suspended()
     monkeypatch.setenv("MCP_BRIDGE_NESTED", "1")
     desk.says("program", "run", "clean", *A, code=exit_statuses.REFUSED, words=["nested_bridge"])
-    desk.says("execution", "resume", "abc", code=exit_statuses.REFUSED, words=["nested_bridge"])
+    desk.says("execution", "resume", ident, code=exit_statuses.REFUSED, words=["nested_bridge"])
     assert desk.run("execution", "list").code == exit_statuses.OK
 
 

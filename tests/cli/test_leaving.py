@@ -112,7 +112,7 @@ def test_uninstall_names_what_the_keyring_may_have(machine):
 
 def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     state = machine / "state"
-    run("session", "end", "nobody", status=2)
+    run("program", "run", "nobody", status=2)
     (state / "catalog").mkdir(exist_ok=True)
     (state / "probe-abc.json").write_text("{}")
     (state / "notes.txt").write_text("mine")

@@ -300,7 +300,9 @@ class Programs:
         async def check(stored: StoredExecution) -> None:
             rows = (stored.record or {}).get("waiting", ())
             takes_payload = event is not None and any(row["kind"] not in _RESUME_HINTS for row in rows)
-            if stored.status == "suspended" and not takes_payload and not await can_resume(self.store, stored):
+            # Without rows it can't have been suspended: its state says more.
+            is_waiting = stored.status == "suspended" and rows and not takes_payload
+            if is_waiting and not await can_resume(self.store, stored):
                 raise _still_waiting(stored)
 
         # Before it is taken: nothing is recorded of it where it stays as it was.
