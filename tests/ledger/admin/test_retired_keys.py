@@ -311,6 +311,7 @@ async def test_who_has_a_replaced_key_and_can_add_to_a_published_file_causes_no_
 def test_a_key_that_nobody_would_verify_any_more_is_not_made(monkeypatch, desk):
     monkeypatch.setattr("mcp_bridge.ledger.admin.key_rotation.MAX_KEYS", 2)
     monkeypatch.setattr("mcp_bridge.ledger.log.key_history.MAX_KEYS", 2)
+    desk.suspended()
     desk.run("audit", "rotate-key")
     desk.says("audit", "rotate-key", code=1, words=["too_many_keys", "2 keys"])
     desk.run("audit", "verify")
