@@ -1,5 +1,6 @@
 """What an earlier build has left of sessions, and of scripts that wait, goes on: `golden/sessions.py` says how it was made."""
 
+import runpy
 import zipfile
 from pathlib import Path
 
@@ -11,24 +12,7 @@ from mcp_bridge.governance.governance import load_governance
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sessions-2026-11-23.zip"
 
-TOOLS = """
-import pathlib
-import mcp_bridge
-
-CALLS = pathlib.Path(__file__).with_suffix(".calls")
-
-@mcp_bridge.tool
-def act(text: str) -> dict:
-    with CALLS.open("a") as file:
-        file.write(f"act {text}\\n")
-    return {"did": text}
-
-@mcp_bridge.tool
-def order(item: str) -> str:
-    with CALLS.open("a") as file:
-        file.write(f"order {item}\\n")
-    return f"ordered {item}"
-"""
+TOOLS = runpy.run_path(str(GOLDEN.with_name("sessions.py")))["TOOLS"]
 
 
 @pytest.fixture
