@@ -637,10 +637,13 @@ def test_doctor_begins_no_ledger_and_goes_on_where_one_cant_be_opened(configure,
     (state / "doctor-killed").mkdir()
     (state / "doctor-killed/ledger.sqlite").touch()
     (state / "doctor-busy").mkdir()
+    (state / "doctor-begun").mkdir()
+    for made in ("doctor-killed", "doctor-busy"):
+        os.utime(state / made, (1, 1))
     with locked_directory(state / "doctor-busy"):
         assert setup.run("doctor", env=env).returncode == 0
     names = {path.name for path in state.iterdir() if path.suffix in {".sqlite", ".key"} or "doctor" in path.name}
-    assert names == {"doctor-busy"}
+    assert names == {"doctor-busy", "doctor-begun"}
     (state / "checkpoint.key").write_bytes(bytes(32))
     (state / "ledger.sqlite").write_bytes(b"damaged" * 1000)
     ended = setup.run("doctor", "--json", env=env)

@@ -56,6 +56,9 @@ MARKS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "error": ("fail
 _OWN_LEDGER = "doctor-"
 """What the name of the folder begins with, in the state directory, that has a doctor's own ledger."""
 
+_UNLOCKED_SECONDS = 10.0
+"""How long after it was made or written to such a folder may be without its doctor's lock."""
+
 
 def doctor(config: Path | None, *, as_json: bool) -> int:
     """Repeat the probe, run a script, and print the findings; return the exit status."""
@@ -177,7 +180,8 @@ def _remove_abandoned(state_dir: Path) -> None:
     """Remove the ledgers of doctors that were killed. One that is at work has its own locked."""
     for directory in state_dir.glob(f"{_OWN_LEDGER}*"):
         with suppress(OSError), locked_directory(directory) as is_abandoned:
-            if is_abandoned:
+            # One that was made just now may not have its lock yet.
+            if is_abandoned and time.time() - directory.stat().st_mtime > _UNLOCKED_SECONDS:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
